@@ -70,7 +70,7 @@ pub struct AcceleratedClock {
 
 impl AcceleratedClock {
     /// Creates a clock on which `speed` seconds pass in one second of the machine's, and which shows the machine's time
-    /// at `start`. A clock that is created again with the same values goes on as if it had run meanwhile.
+    /// at `start`. A clock that is created again with the same values shows the time as if it had run meanwhile.
     pub fn since(start: DateTime<Utc>, speed: u32) -> Self {
         Self { machine: SystemClock::start(), speed: f64::from(speed), start }
     }
@@ -106,8 +106,8 @@ pub fn shared_monotonic() -> Seconds {
     Seconds::new(now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9)
 }
 
-/// Returns the time in seconds since the machine's start, which goes on while the machine sleeps, and which setting the
-/// wall clock does not change.
+/// Returns the time in seconds since the machine's start, including time in sleep mode. Setting the wall clock does not
+/// change it.
 pub fn since_boot() -> Seconds {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Seconds::new(now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9)

@@ -221,7 +221,7 @@ async fn limits_that_are_not_read_for_longer_are_a_problem_until_they_are() {
     let (_, training) = case.train(0).await;
     case.limit(0, 230.0).await;
     case.fail(0, &[(LIMIT, UNKNOWN)]);
-    let problems = case.problem("GPU 0: the driver does not report the present limit").await;
+    let problems = case.problem("GPU 0: the driver has not reported the present limit").await;
     assert!(problems.contains("an internal driver error") && case.metric(0, "limit").await == 1.0, "{problems}");
     case.fail(0, &[]);
     case.limit(0, 180.0).await;
@@ -277,7 +277,7 @@ async fn sets_that_are_ignored_are_a_problem_until_they_are_not() {
     let case = Case::start(&[gpu()]).await;
     let (_, training) = case.train(0).await;
     case.driver.set(0, json!({"ignore_calls": [SET]}));
-    let problems = case.problem("GPU 0: its power limit is 280 W and not ").await;
+    let problems = case.problem("GPU 0: its power limit has been 280 W instead of ").await;
     assert!(problems.contains("accepts the limit and does not keep it"), "{problems}");
     assert_eq!(case.metric(0, "limit").await, 1.0);
     let tries = case.driver.limits_written(0).len();

@@ -227,7 +227,7 @@ async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
         daemon
             .problems()
             .await
-            .contains("its clocks are still locked: the driver accepts their unlocking")
+            .contains("its clocks are still locked: the driver accepts the request to unlock them")
             .then_some(())
     })
     .await;
@@ -242,12 +242,12 @@ async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
     let restored = Daemon::restore(&driver, state.path());
     let said = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert_eq!(restored.status.code(), Some(1), "{said}");
-    assert!(said.contains("the driver accepted their unlocking"), "{said}");
+    assert!(said.contains("the driver accepted the request to unlock them"), "{said}");
     // An idle GPU does not show it: said, and not in the way.
     driver.set(0, json!({"idle": true, "ignore_calls": []}));
     let restored = Daemon::restore(&driver, state.path());
     let said = String::from_utf8_lossy(&restored.stdout).into_owned();
-    assert!(restored.status.success() && said.contains("only a GPU under load shows it"), "{said}");
+    assert!(restored.status.success() && said.contains("only a GPU under load shows the effect"), "{said}");
     assert!(!journal(&state).contains("found_mw"), "{}", journal(&state));
     assert_eq!(driver.lock_mhz(0), Some(0.0));
 }

@@ -9,17 +9,18 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use crate::config::Settings;
 
-/// The daemon's default address.
+/// The address at which the daemon listens by default.
 pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
 
 /// The Unix socket of a daemon that the packaged service starts.
 pub(super) const USUAL_SOCKET: &str = "/run/wattune/wattune.sock";
 
-/// The variables with the access token that is sent to the daemon, and with the path of a file that has it.
+/// Environment variables with the access token for the daemon (`TOKEN`), and with the path of a file that contains the
+/// token (`TOKEN_FILE`).
 pub(super) const TOKEN: &str = "WATTUNE_TOKEN";
 pub(super) const TOKEN_FILE: &str = "WATTUNE_TOKEN_FILE";
 
-/// Returns the access token of the environment; `None` if there is none.
+/// Returns the access token from the environment; `None` if neither variable is set.
 ///
 /// # Errors
 /// If the file that should have it cannot be read.
@@ -59,7 +60,7 @@ impl DaemonAddress {
         }
     }
 
-    /// Returns a client that reaches the daemon at this address, and the beginning of its URLs.
+    /// Returns a client that reaches the daemon at this address, and the beginning of the URLs to use with it.
     pub(super) fn client(&self, timeout: Duration) -> anyhow::Result<(reqwest::Client, String)> {
         // The client needs a TLS library even for plain HTTP; installing one fails only if one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();

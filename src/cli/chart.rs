@@ -9,7 +9,7 @@ const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'
 /// Maximum number of columns.
 const MOST_COLUMNS: i64 = 72;
 
-/// The part of a forecast to draw.
+/// The time range of a chart, and the part of it to mark.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chart {
     from: DateTime<Utc>,

@@ -11,7 +11,7 @@ use crate::cli::ask::DaemonAddress;
 /// Time-out of a connection attempt. A daemon on this machine accepts at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Addresses at which the daemon may answer, in the order in which they are tried.
+/// The addresses of the daemon, in the order in which they are tried.
 pub(super) struct Daemon {
     doors: Vec<Door>,
 }
@@ -25,7 +25,7 @@ struct Door {
 /// Failure of a request to the daemon.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The daemon did not answer; the reason in one sentence.
+    /// The daemon did not answer; contains the reason, in one sentence.
     #[error("{0}")]
     NoAnswer(String),
     /// The daemon refused the request.

@@ -16,11 +16,11 @@ pub enum Exit {
     Done,
     /// A part failed, as the output explains: exit code 1.
     Failed,
-    /// The command that `wattune run` has run ended with this exit code.
+    /// The command that `wattune run` started has ended with this exit code.
     Code(u8),
 }
 
-/// Wrong use of the command line, as far as the parser of the flags cannot see it: exit code 2.
+/// Wrong use of the command line that the parser of the flags cannot detect: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct WrongUse(pub(super) String);

@@ -12,12 +12,12 @@ use rustix::thread::{
 pub(super) struct Need {
     pub(super) capability: CapabilitySet,
     pub(super) name: &'static str,
-    /// What is impossible without it, in words that complete "without it …".
+    /// The function that is missing without the capability, in words that complete "without it …".
     pub(super) without: &'static str,
 }
 
-/// Capabilities that the daemon keeps if it has them. Opening the addresses and giving the socket to its group need
-/// others, and come before.
+/// The capabilities that the daemon keeps, as far as it has them. It needs others only before it drops them: to open
+/// its addresses and to give the socket to a group.
 pub(super) const NEEDS: [Need; 3] = [
     Need {
         capability: CapabilitySet::SYS_ADMIN,
@@ -45,8 +45,8 @@ fn kept() -> CapabilitySet {
     NEEDS.iter().fold(CapabilitySet::empty(), |all, need| all | need.capability)
 }
 
-/// Gives up, for good, the possibility to get capabilities other than [`NEEDS`] by starting a program. The capabilities in
-/// force stay.
+/// Gives up, for good, the possibility to get other capabilities than [`NEEDS`] by starting a program. The capabilities
+/// in force stay.
 ///
 /// # Errors
 /// If the kernel does not permit it.

@@ -178,7 +178,7 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
         match (address.ip().is_loopback(), server.has_tls()) {
             (false, false) => tracing::warn!(
                 "{address} can be reached from other machines without TLS: they can only read, and their tokens can be \
-                 overheard; set http.tls_cert and http.tls_key"
+                 intercepted; set http.tls_cert and http.tls_key"
             ),
             (_, true) => tracing::info!("TLS on https://{address}"),
             (true, false) => {}

@@ -43,13 +43,14 @@ fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
         .ok_or_else(|| "give a date like 2021-07-01 or a time like 2021-07-01T06:00:00Z".into())
 }
 
-/// Parses a time with its zone. A date alone is refused: it does not say which end of the day is meant.
+/// Parses a time with its time zone. Refuses a date without a time, which may mean the start or the end of that day.
 pub(super) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
     text.parse()
         .map_err(|_| "give a time with its zone, such as 2026-11-26T18:00:00Z or 2026-11-26T19:00:00+01:00".into())
 }
 
-/// Names the flag in a refusal of the API that begins with the name of a field. `flags` has pairs of field and flag.
+/// Replaces the field's name at the beginning of an API error by the flag that sets the field. `flags` has pairs of
+/// field and flag.
 pub(super) fn name_flag(refusal: &str, flags: &[(&str, &str)]) -> String {
     let renamed = flags.iter().find_map(|(field, flag)| {
         let why = refusal.strip_prefix(field)?.strip_prefix(": ")?;

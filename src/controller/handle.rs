@@ -39,8 +39,8 @@ impl Handle {
         (Self { requests: sender, audit: audit.clone() }, Requests { requests: receiver, audit })
     }
 
-    /// Adds a record to the audit log, without the controller. Before the controller runs, nothing can be controlled,
-    /// and the record is dropped.
+    /// Adds a record to the audit log directly, without the controller. Before the controller has opened the log,
+    /// nothing can be controlled, and the record is dropped.
     pub fn audit(&self, record: AuditRecord) {
         if let Some(log) = self.audit.get() {
             log.record(record);

@@ -35,7 +35,7 @@ struct Member {
     is_named: bool,
 }
 
-/// The processes of all jobs that are followed by process id.
+/// The processes of all jobs whose CPU time is counted by process id.
 #[derive(Debug, Default)]
 pub(super) struct Forest {
     members: BTreeMap<u32, Member>,
@@ -62,9 +62,9 @@ impl Forest {
         }
     }
 
-    /// Adds processes with their descendants to a job that is followed already, except those that belong to a job. A
-    /// later registration of their parents takes them over. CPU time that a process used before counts if `is_new`: the
-    /// process has started since the last reading.
+    /// Adds processes with their descendants to a job that is followed already, except those that belong to another
+    /// job. If a parent of an added process is registered later, the process moves to that registration. CPU time that
+    /// a process used before counts if `is_new`: the process has started since the last reading.
     pub(super) fn extend(&mut self, job: &JobId, found: &[Process], is_new: bool, read: impl Fn(u32) -> Option<Stat>) {
         for process in found {
             if self.members.contains_key(&process.pid) {

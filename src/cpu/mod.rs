@@ -148,13 +148,13 @@ pub fn process_and_parent(proc: &Path, pid: u32) -> Option<(Process, u32)> {
     Some((Process { pid, start: stat.start }, stat.parent))
 }
 
-/// Returns whether a process runs: a zombie, which has ended and waits for its parent, does not.
+/// Returns whether a process runs. A zombie (a process that has ended and waits for its parent) does not run.
 pub fn is_running(proc: &Path, process: Process) -> bool {
     usage::is_running(proc, process)
 }
 
-/// Returns the number of the Slurm job whose step daemon a process is; `None` for other processes, and for those whose
-/// owner may give them any title.
+/// Returns the number of the Slurm job that a step daemon (`slurmstepd`) serves. `None` for other processes, and for
+/// those that belong to neither root nor this daemon's user: any user can give a process any title.
 pub fn slurm_step_daemon(proc: &Path, pid: u32) -> Option<u32> {
     slurm::step_daemon(proc, pid)
 }

@@ -1,4 +1,4 @@
-//! Finds the processes of Slurm jobs: by their control groups, and as step daemons, whose descendants a job's tasks are.
+//! Finds the processes of Slurm jobs: by their control groups or, without those, as descendants of Slurm's step daemons.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,25 +13,25 @@ const STEP_DAEMON: &str = "slurmstepd";
 /// Name of Slurm's node daemon, and of a step daemon before it has become one.
 const NODE_DAEMON: &str = "slurmd";
 
-/// Judges each process of the machine once, as long as it lives.
+/// Finds new processes of Slurm jobs. Judges each process of the machine once in the process's lifetime.
 #[derive(Debug, Default)]
 pub(super) struct SlurmScan {
     judged: BTreeSet<u32>,
 }
 
-/// What is known about a process.
+/// Result of examining a process.
 enum Judged {
-    /// It belongs to the Slurm job with this number.
+    /// The process belongs to the Slurm job with this number.
     Job(u32),
-    /// It is a step daemon that has not taken up a job yet, or may become one.
+    /// The process is a step daemon that does not serve a job yet, or may become one.
     Undecided,
-    /// It belongs to no job, or is a descendant of a process that does.
+    /// The process belongs to no job, or is a descendant of a step daemon, with which it is counted.
     No,
 }
 
 impl SlurmScan {
-    /// Returns the processes among `all` that were found to belong to a Slurm job since the last call, with the job's
-    /// number. The descendants of a step daemon are found by the daemon alone, unless Slurm uses control groups.
+    /// Returns the processes among `all` that belong to a Slurm job and were not returned before, with the job's
+    /// number. Without Slurm's control groups, returns only the step daemons, whose descendants belong to the same job.
     pub(super) fn find(&mut self, proc: &Path, all: &[u32]) -> Vec<(u32, Process)> {
         self.judged.retain(|pid| all.binary_search(pid).is_ok());
         let mut found = Vec::new();

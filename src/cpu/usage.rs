@@ -54,7 +54,7 @@ pub(super) fn process(proc: &Path, pid: u32) -> Option<Stat> {
     parse_process(&std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?)
 }
 
-/// Returns whether a process runs; one that has ended and only waits for its parent does not.
+/// Returns whether a process runs. A process that has ended and only waits for its parent does not run.
 pub(super) fn is_running(proc: &Path, process: Process) -> bool {
     let Ok(text) = std::fs::read_to_string(proc.join(format!("{}/stat", process.pid))) else { return false };
     let has_ended = text.rfind(')').is_some_and(|at| text[at + 1..].trim_start().starts_with(['Z', 'X']));
@@ -91,7 +91,7 @@ pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob
     let ours = ancestors(proc);
     if let Some(pid) = pids.iter().find(|pid| ours.contains(pid)) {
         let why = format!(
-            "names {pid}, but wattune itself runs below it, so that all energy there would be this job's; \
+            "names {pid}, but wattune itself runs below it, so that wattune's energy would count as this job's; \
              give the training's own processes"
         );
         return Err(InvalidJob { field: "pids", why });
@@ -132,8 +132,8 @@ pub(super) fn find_group(root: &Path, path: &CgroupPath) -> Result<PathBuf, Inva
     }
     if group_processes(&dir).contains(&std::process::id()) {
         return invalid(format!(
-            "{shown:?} contains wattune itself, so that all energy there would be this job's; give the \
-             training's own group"
+            "{shown:?} contains wattune itself, so that wattune's energy would count as this job's; give the \
+             training's own control group"
         ));
     }
     match group_usage(&dir) {

@@ -1,4 +1,4 @@
-//! Reads what the kernel's files say about a process.
+//! Reads the kernel's files about a process.
 
 use std::path::Path;
 
@@ -6,21 +6,21 @@ use crate::cpu;
 use wattune_core::domain::{CgroupPath, Process};
 use wattune_core::identity::{Environment, Evidence, Groups, User, real_uid};
 
-/// Most generations above a process that are looked at: a longer chain is a loop through a reused id.
+/// Maximum number of ancestors that are read: a longer chain is a loop through a reused process id.
 const MOST_ANCESTORS: usize = 64;
 
-/// A process with what is known about it.
+/// A process with the evidence about its identity.
 #[derive(Debug)]
 pub(super) struct Witness {
     pub(super) process: Process,
-    /// Ids of the parent, its parent and so on, without init.
+    /// Ids of the process's ancestors, the parent first, without init.
     pub(super) ancestors: Vec<u32>,
-    /// Control group of version 2, if it is not the root.
+    /// The process's control group (version 2), if it is not the root group.
     pub(super) cgroup: Option<CgroupPath>,
     pub(super) evidence: Evidence,
 }
 
-/// Reads a process; `None` if there is no such process. What cannot be read is absent.
+/// Reads a process; `None` if there is no such process. Values that cannot be read are absent.
 pub(super) fn read(proc: &Path, pid: u32) -> Option<Witness> {
     let (process, parent) = cpu::process_and_parent(proc, pid)?;
     let file = |name: &str| std::fs::read(proc.join(format!("{pid}/{name}"))).unwrap_or_default();

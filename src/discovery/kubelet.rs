@@ -18,7 +18,7 @@ const PREFIX: usize = 5;
 /// An empty request: not compressed, length 0.
 const EMPTY_REQUEST: [u8; PREFIX] = [0; PREFIX];
 
-/// The reason why there is no list.
+/// The reason why the kubelet's list of devices cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KubeletError {
     #[error("the socket cannot be used: {0}")]
@@ -35,7 +35,7 @@ pub(super) enum KubeletError {
     Malformed(#[from] Malformed),
 }
 
-/// Returns all devices that pods of this node have.
+/// Returns all devices that the kubelet has given to pods of this node.
 pub(super) async fn assigned(socket: &Path) -> Result<Vec<Assigned>, KubeletError> {
     tokio::time::timeout(PATIENCE, list(socket)).await.map_err(|_| KubeletError::Late)?
 }

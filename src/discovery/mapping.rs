@@ -19,7 +19,7 @@ pub(super) fn read(folder: &Path, index: u32) -> Vec<String> {
     ids
 }
 
-/// Returns the Slurm job of a GPU: the number in the GPU's file, if it is the only line.
+/// Returns the Slurm job of a GPU: the number in the GPU's file, if the file has only this line.
 pub(super) fn slurm_job(folder: &Path, index: u32) -> Option<u32> {
     match read(folder, index).as_slice() {
         [one] => one.parse().ok().filter(|number| *number > 0),
@@ -27,7 +27,7 @@ pub(super) fn slurm_job(folder: &Path, index: u32) -> Option<u32> {
     }
 }
 
-/// Writes the folder's files, as far as they change, and removes them at the end.
+/// Writes the files of the job-mapping folder when they change, and removes them at the daemon's end.
 #[derive(Debug)]
 pub(super) struct MappingWriter {
     folder: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct MappingWriter {
 }
 
 impl MappingWriter {
-    /// Takes over the folder's files of GPUs of this node: an earlier daemon may have left them.
+    /// Takes over files that an earlier daemon left in the folder for GPUs of this node.
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder, written: BTreeMap::new() }
     }

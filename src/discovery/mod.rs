@@ -1,7 +1,7 @@
 //! Identities of processes that have a GPU open: read from `/proc`, the kubelet and the job-mapping folder.
 //!
-//! A [`Scout`] looks on a thread of its own, since these files and sockets can block; the control loop tells it which
-//! processes it wants to know, and takes what was found.
+//! A [`Scout`] reads on a thread of its own, because these files and sockets can block. The control loop sets the
+//! processes to identify, and reads the latest results.
 
 mod evidence;
 mod kubelet;
@@ -23,7 +23,7 @@ use wattune_core::units::Seconds;
 pub struct Settings {
     /// True to record processes on GPUs that no job has registered as jobs of their own.
     pub enabled: bool,
-    /// The interval between two looks at the processes.
+    /// The interval between two readings of the processes on GPUs.
     pub poll_s: Seconds,
     /// The time for which a process must have a GPU open before it becomes a job.
     pub after_s: Seconds,

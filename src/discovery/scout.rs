@@ -1,4 +1,4 @@
-//! The thread that looks at processes.
+//! The thread that identifies the processes on GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use wattune_core::units::Seconds;
 /// The machine's list of users.
 const USERS: &str = "/etc/passwd";
 
-/// A process to look at, on one of its GPUs.
+/// A process to identify, on one of its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
     /// The GPU.
@@ -27,21 +27,21 @@ pub struct Candidate {
     pub pid: u32,
 }
 
-/// A process that was looked at.
+/// The identity of a process, with the data by which it is matched with registered jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sighting {
     /// The process.
     pub process: Process,
-    /// The ids of the processes above it.
+    /// The ids of the process's ancestors.
     pub ancestors: Vec<u32>,
-    /// Its control group (version 2), if it is not the root.
+    /// The process's control group (version 2), if it is not the root group.
     pub cgroup: Option<CgroupPath>,
-    /// What a job of it is called.
+    /// The name and the labels of a job that is recorded for this process.
     pub labels: Labels,
 }
 
-/// The processes that were looked at. `None` stands for a process that does not exist here, or of which nothing is
-/// known; a process that is missing was not looked at yet.
+/// The processes that were identified. `None` stands for a process that does not exist in this namespace, or about
+/// which nothing is known. Processes that were not examined yet are missing.
 pub type Sightings = BTreeMap<Candidate, Option<Sighting>>;
 
 /// What the control loop and the thread exchange.
@@ -53,8 +53,8 @@ struct Shared {
     mapping: BTreeMap<u32, Vec<String>>,
 }
 
-/// The daemon's handle for looking at processes. The thread ends when it is dropped, after it has removed what it wrote
-/// to the job-mapping folder.
+/// The daemon's handle for identifying processes on a thread of its own. When the handle is dropped, the thread removes
+/// its files from the job-mapping folder and ends.
 pub struct Scout {
     shared: Arc<Mutex<Shared>>,
     writes_mapping: bool,
@@ -88,7 +88,7 @@ impl Scout {
         Self { shared, writes_mapping, after, stop: Some(stop), thread: thread.ok() }
     }
 
-    /// Sets which processes to look at, and returns the latest sightings, without waiting.
+    /// Sets the processes to identify, and returns the latest results without waiting.
     pub fn look_at(&self, wanted: BTreeSet<Candidate>) -> Arc<Sightings> {
         let mut shared = lock(&self.shared);
         shared.wanted = wanted;
@@ -131,7 +131,7 @@ struct Eye {
     settings: Settings,
     proc: PathBuf,
     writer: Option<MappingWriter>,
-    /// What is known about processes that were looked at before, without kubelet and job mapping, which change.
+    /// Evidence about processes that were examined before, without that of kubelet and job mapping, which may change.
     known: BTreeMap<u32, evidence::Witness>,
     /// The last problem that was logged, by its subject.
     reported: BTreeMap<&'static str, String>,

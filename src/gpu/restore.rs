@@ -25,7 +25,7 @@ impl std::fmt::Display for Clocks {
         f.write_str(match self {
             Self::Untouched => "",
             Self::Unlocked => ", its clocks unlocked",
-            Self::Unverified => ", its clocks unlocked (by the driver; only a GPU under load shows it)",
+            Self::Unverified => ", the driver has unlocked its clocks (only a GPU under load shows the effect)",
         })
     }
 }
@@ -260,7 +260,8 @@ impl Attempt<'_> {
                 Some(clock) if clock > lock.megahertz() * 103 / 100 => return Ok(Clocks::Unlocked),
                 Some(clock) if waited >= READ_BACK_TIMEOUT.min(self.timeout) => {
                     return Err(format!(
-                        "the driver accepted their unlocking from {lock}, but the GPU runs at {clock} MHz for no other reason"
+                        "the driver accepted the request to unlock them from {lock}, but the GPU runs at {clock} MHz and reports no \
+                         other reason"
                     ));
                 }
                 Some(_) => {}

@@ -1,4 +1,4 @@
-//! Opens the TCP address, with errors that say what to do.
+//! Opens the TCP address, with errors that name the remedy.
 
 use std::io;
 use std::net::SocketAddr;

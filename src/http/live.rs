@@ -106,8 +106,8 @@ impl Live {
     pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
         let slot = self.reserve_slot(peer).map_err(|(all, own)| {
             let detail = format!(
-                "{all} clients are connected already, {own} of them of this user; at most {CLIENTS} and \
-                 {CLIENTS_PER_USER}; close a page, or ask GET /v1/status"
+                "{all} clients are connected already, {own} of them of this user; the maximum is {CLIENTS} in total and \
+                 {CLIENTS_PER_USER} per user; close a page, or use GET /v1/status"
             );
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         })?;

@@ -108,7 +108,7 @@ impl Seat {
         self.0.visitor.peer
     }
 
-    /// Returns the number of the user at the other end; `None` if the kernel does not report the user.
+    /// Returns the user id of the client; `None` if the kernel does not report the user.
     pub(super) fn user(&self) -> Option<u32> {
         match self.0.visitor.peer {
             Peer::User(user) => Some(user),

@@ -38,7 +38,7 @@ use super::zeusd::{ZeusSettings, Zeusd};
 use crate::controller::{Devices, Handle};
 use crate::recurring::Recurring;
 
-/// The time for which running requests may continue after the daemon is told to stop.
+/// The time for which running requests may continue once the daemon stops.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The time that one write may wait for a client to read; then the connection is closed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);

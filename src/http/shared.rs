@@ -49,8 +49,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Records in the audit log that a request, which would change something, was refused for want of rights. Of a flood of
-    /// them, only the number is recorded.
+    /// Records in the audit log that a request was refused because its caller lacks the right to the change that it
+    /// requests. If many are refused in a short time, only their number is recorded.
     pub(super) fn audit_refusal(&self, asker: &Asker, method: &Method, path: &str) {
         let Some(skipped) = self.refusals.count(asker.user, Instant::now()) else { return };
         let path: String = path.chars().take(200).collect();

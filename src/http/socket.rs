@@ -95,7 +95,7 @@ pub(super) struct SocketRights {
 }
 
 impl SocketRights {
-    /// Returns those that the settings say.
+    /// Returns the rights that the settings choose.
     pub(super) fn of(settings: &Settings) -> Self {
         let (owner, group) = (settings.socket_owner.clone(), settings.socket_group.clone());
         Self { mode: settings.socket_mode, owner, group }

@@ -59,19 +59,19 @@ impl Plot {
         self
     }
 
-    /// Adds a line.
+    /// Adds a data series to the plot, drawn in the style `mark`.
     pub fn line(&mut self, name: &str, points: Vec<(f64, f64)>, mark: Mark) {
         self.lines.push(Line { name: name.to_owned(), points, mark });
     }
 
-    /// Sets the line that belongs to the axis at the right; does nothing without such an axis.
+    /// Sets the data series that belongs to the axis at the right; does nothing without such an axis.
     pub fn line_beside(&mut self, name: &str, points: Vec<(f64, f64)>) {
         if let Some((_, line)) = &mut self.beside {
             *line = Line { name: name.to_owned(), points, mark: Mark::Thin };
         }
     }
 
-    /// Returns the plot as SVG; `label` describes the plot for people who cannot see it.
+    /// Renders the plot as SVG; `label` describes the plot for people who cannot see it.
     pub fn svg(&self, label: &str) -> String {
         let all = || self.lines.iter().chain(self.beside.iter().map(|(_, line)| line));
         let x = Scale::of(all().flat_map(|l| l.points.iter().map(|p| p.0)), (LEFT, WIDTH - RIGHT));

@@ -117,7 +117,7 @@ fn notes(view: &ReportView) -> Vec<String> {
     }
     let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %TZ").to_string());
     notes.push(format!(
-        "Version: {} settlements, the highest of an hour {}; settled again last: {last}; an hour's emissions changed {} time(s) by more than {} %.",
+        "Version: {} settlements (computed emissions of an hour), at most {} of one hour; last computed again: {last}; an hour's emissions changed {} time(s) by more than {} %.",
         version.settlements,
         version.highest,
         version.restatements.len() as u64 + version.restatements_left_out,

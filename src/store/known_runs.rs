@@ -7,7 +7,8 @@ use wattune_core::domain::{JobName, JobSpec, OperatingPoint, Work};
 use wattune_core::profile::Record;
 use wattune_core::units::{Samples, Seconds, Watts};
 
-/// What a job's earlier runs show of it. Duration and power are those at its fastest measured setting.
+/// Duration, power and work of a job as known from its earlier runs. Duration and power are those at its fastest
+/// measured setting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownRun {
     /// Duration; `None` if no run stated its total work, or none was measured.
@@ -21,7 +22,7 @@ pub struct KnownRun {
 }
 
 impl Store {
-    /// Returns what the newest runs of the jobs with this name show.
+    /// Returns the data of the newest runs of the jobs with this name.
     pub async fn known_run(&self, name: &JobName) -> Result<KnownRun, StoreError> {
         // Keys are JSON texts that begin with the name and the field `batch_size`.
         let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(name)?);

@@ -6,8 +6,8 @@ use wattune_core::domain::LearnedTime;
 use wattune_core::plan::StartReason;
 use wattune_core::units::Seconds;
 
-/// State of a job that offered to be held or suspended. A job that offered nothing has the default: it is present from
-/// its registration to its end.
+/// Presence of a job on its GPUs, with its waiting time and suspensions. A job that made no offers has the default: it
+/// is present from its registration to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Presence {
     /// Absence of the job from its GPUs; `None` while the job is on them.
@@ -22,7 +22,7 @@ pub struct Presence {
     /// True if another job controlled one of the GPUs at the job's last start, so that its limits are not controlled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_guest: bool,
-    /// Time since which the job is asked to suspend; `None` while it is not asked.
+    /// Time since which the daemon asks the job to suspend; `None` while it does not ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_asked_at: Option<DateTime<Utc>>,
     /// Number of suspensions so far.
@@ -40,14 +40,14 @@ pub struct Presence {
     /// Observed times from a resumption until the job made progress again.
     #[serde(default)]
     pub restarts: LearnedTime,
-    /// Start that was chosen for the job, as of its first start; `None` while it is held, and where none was chosen.
+    /// Start that was chosen for the job, stored at its first start; `None` before, and if none was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<ChosenStart>,
-    /// Time of all suspensions from the request to suspend until the job had exited, and from the resumption until it
-    /// made progress again.
+    /// Total time of saving and restarting in all suspensions: from each request to suspend until the job had exited,
+    /// and from each resumption until the job made progress again.
     #[serde(default)]
     pub stop_time: Seconds,
-    /// True if the job did not suspend although it was asked to: it is planned without suspensions.
+    /// True if the job did not react to a request to suspend. It is then planned without suspensions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_deaf: bool,
 }
@@ -58,7 +58,7 @@ pub struct Presence {
 pub enum Absence {
     /// The job waits for its start since this time.
     HeldSince(DateTime<Utc>),
-    /// The job has saved and exited, and has given its GPUs back, since this time.
+    /// The job has saved its state, exited, and left its GPUs at this time.
     SuspendedSince(DateTime<Utc>),
 }
 
@@ -103,7 +103,7 @@ impl Presence {
         }
     }
 
-    /// Returns true for a job that was always present and offered nothing.
+    /// Returns true for a job that was always present and made no offers.
     pub fn is_usual(&self) -> bool {
         *self == Self::default()
     }

@@ -41,7 +41,7 @@ async fn a_small_report_is_as_it_should_be() {
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
     Completeness: 4 of 24 hour(s) have energy; jobs + idle + unattributed equals the counters' increase, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
     Saved, compared with the original limit: unknown of 2 job(s); not part of the emissions above.
-    Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; an hour's emissions changed 1 time(s) by more than 5 %.
+    Version: 9 settlements (computed emissions of an hour), at most 2 of one hour; last computed again: 2026-03-01 02:30:00Z; an hour's emissions changed 1 time(s) by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
     wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
     SCI: per run, 1 job(s).
@@ -199,7 +199,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let reported = done.done();
     assert!(reported.contains("2 intervals with 1350000.000 J of GPU-"), "{reported}");
     assert!(
-        reported.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s), settled again"),
+        reported.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s); emissions computed again"),
         "{reported}"
     );
     let after = as_json(dir.path(), &["--by", "job"]);

@@ -77,16 +77,16 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let wish =
         CorrectionRequest { device, span, from: args.of, to: args.give_to, who: args.who, why: args.why, at: now };
     let done = store.correct(&wish).await?;
-    let settled = match lock {
+    let upkeep = match lock {
         Some(_lock) => {
-            settle(&store, now).await?;
-            "settled again"
+            compute_due_hours(&store, now).await?;
+            "emissions computed again"
         }
-        None => "to be settled again by the daemon within a minute",
+        None => "the daemon computes the emissions again within a minute",
     };
     store.close().await;
     let line = format!(
-        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s), {settled}\n",
+        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s); {upkeep}\n",
         done.entry,
         done.rows,
         done.energy.to_joules().get(),
@@ -99,7 +99,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Computes the emissions of all hours that are due for it, as a running daemon would.
-async fn settle(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<()> {
+async fn compute_due_hours(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<()> {
     let marginal = store.latest_sources(SignalKind::Marginal).await?;
     let average = store.latest_sources(SignalKind::Average).await?;
     for (hour, why) in store.due_hours().await? {

@@ -1,4 +1,4 @@
-//! The Slurm job that a run is part of: it waits in Slurm's queue instead of its allocation.
+//! The Slurm job that a run is part of. To wait, the job goes back to Slurm's queue and frees its allocation.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,12 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const ATTEMPTS: u32 = 60;
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 
-/// Slurm job whose batch script this process belongs to, and which Slurm may start again.
+/// Slurm job that runs this process in its batch script. Slurm can requeue the job: end it, and start its script again
+/// later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Allocation {
     /// Number of the job (`SLURM_JOB_ID`).
     number: u32,
-    /// True if Slurm has started the job again already.
+    /// True if Slurm has requeued the job before.
     pub(super) is_restarted: bool,
 }
 
@@ -39,7 +40,8 @@ impl Allocation {
         }
     }
 
-    /// Has Slurm end the job and start it again after a wait. Slurm then ends this process. Returns a message.
+    /// Requeues the job: Slurm ends it and starts it again after `wait`. Slurm then ends this process, too. Returns a
+    /// message.
     ///
     /// # Errors
     /// The reason why Slurm does not requeue it.

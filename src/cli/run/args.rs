@@ -51,8 +51,8 @@ pub(in crate::cli) struct Args {
     /// lower limits first.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) priority: Option<i32>,
-    /// The time in seconds after which the daemon ends the job if this process is silent, from 1 to 86400 [default: the
-    /// daemon's, usually 60].
+    /// The lease in seconds, from 1 to 86400: the daemon ends the job after this time without a message from this
+    /// process [default: the daemon's, usually 60].
     #[arg(long, value_name = "SECONDS", value_parser = lease)]
     pub(super) lease_s: Option<f64>,
     #[command(flatten)]
@@ -61,7 +61,8 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub(super) no_control: bool,
     /// Find progress in the lines that the command prints, if no other source reports: auto, tqdm, step, or a regular
-    /// expression with a group `step` and perhaps one `total`. The command then writes into pipes.
+    /// expression with a group `step` and, if the lines show a total, a group `total`. The command then writes into
+    /// pipes instead of the terminal.
     #[arg(long, value_name = "EXPRESSION", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
           value_parser = Expressions::parse)]
     pub(super) log_progress: Option<Expressions>,

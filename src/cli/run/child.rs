@@ -30,8 +30,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Catches signals from now on. Signals that this process ignores, as under `nohup`, stay ignored, and so does the
-    /// command.
+    /// Catches signals from now on. Signals that this process ignores (for example under `nohup`) stay ignored, also by
+    /// the command.
     pub(super) fn catch() -> io::Result<Self> {
         let caught = PASSED.into_iter().filter(|number| !is_ignored(*number));
         let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
@@ -74,7 +74,7 @@ fn is_ignored(number: i32) -> bool {
     mask >> (number - 1) & 1 == 1
 }
 
-/// Returns the exit code that a shell gives for a program that cannot be started, and the reason.
+/// Returns the exit code with which a shell reports a program that cannot be started, and the reason.
 pub(super) fn describe_failed_start(program: &OsStr, error: &io::Error) -> (u8, String) {
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     let code = if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
@@ -104,8 +104,8 @@ impl Child {
         Ok(Self { pid, ended })
     }
 
-    /// Waits for the command's end and returns its exit code, 128 + n if signal n ended it. As process 1 of a container,
-    /// this process also collects the processes that others left behind.
+    /// Waits for the command's end and returns its exit code: 128 + n if signal n ended it. As process 1 of a
+    /// container, also collects the exit status of orphaned processes.
     pub(super) async fn ended(&mut self) -> u8 {
         loop {
             while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -130,7 +130,8 @@ impl Child {
         }
     }
 
-    /// Passes a signal on, if another process sent it. The kernel sends the terminal's signals to the command, too.
+    /// Passes a signal on to the command if another process sent it. The terminal's signals are not passed on, because
+    /// the kernel sends them to the command, too.
     pub(super) fn pass(&self, origin: &Origin) {
         let is_sent = matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue));
         // The command's own signals to its group arrive here, too; they are for its group and have reached it.
@@ -141,7 +142,7 @@ impl Child {
     }
 }
 
-/// Has processes that outlive the command become this one's children, until this process ends.
+/// Makes this process the parent of processes that outlive the command, until this process ends.
 pub(super) fn adopt_orphans() {
     // On a failure, such processes are not known, as without it.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -160,7 +161,7 @@ pub(super) fn children() -> Vec<i32> {
     found.collect()
 }
 
-/// Returns whether a process runs: one that has ended and was not collected does not.
+/// Returns whether a process runs. A zombie (a process that has ended and was not collected) does not run.
 pub(super) fn is_running(pid: u64) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !is_dead(&stat))
 }
@@ -169,7 +170,7 @@ fn is_dead(stat: &str) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
-/// Collects children that have ended.
+/// Collects the exit status of children that have ended.
 pub(super) fn collect() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }

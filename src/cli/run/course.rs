@@ -16,43 +16,43 @@ use super::launch::{Launcher, Started};
 use super::link::Guide;
 use super::wish::{Stage, Wanted, Wish};
 
-/// Time between two looks at the clocks while the command waits.
+/// Time between two readings of the clocks while the command waits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time that a start or a stop waits until the daemon has acknowledged it.
 const ACKNOWLEDGING: Duration = Duration::from_secs(2);
 /// Time before its latest start at which a command begins to start: a daemon that does not answer delays it by
 /// [`ACKNOWLEDGING`].
 const STARTING: Duration = Duration::from_secs(3);
-/// Longest time without output that this process waits for the end of the output after the command's end.
+/// Time without output after the command's end after which this process stops waiting for more output.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// Time in which the last progress of a command that has exited arrives: lines are searched once a second.
 const LAST_PROGRESS: Duration = Duration::from_secs(2);
 /// Number of requests to exit after which a command that ignores them is not asked again.
 const MOST_IGNORED: u32 = 2;
-/// Shortest time for which a Slurm job gives its allocation back, in seconds.
+/// Shortest wait for which a Slurm job is requeued, in seconds.
 const SHORTEST_REQUEUE_S: f64 = 30.0;
 
-/// Offer of the command to be stopped.
+/// Offer of the command to be suspended: to save its state and exit when it is asked to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stops {
-    /// Number of the signal that asks it to save and exit.
+    /// Number of the signal that asks the command to save and exit.
     pub(super) signal: i32,
-    /// Time after which a command that has not exited counts as one that does not.
+    /// Time after the signal after which a command that still runs is considered not to react.
     pub(super) grace: Duration,
 }
 
-/// End of the course.
+/// Result of [`Course::follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The command ended with this exit code.
     Done(u8),
-    /// The command did not start, and this is the exit code for it.
+    /// The command did not start; contains the exit code for that.
     NotStarted(u8),
     /// Slurm starts the command again later, in another process.
     Requeued,
 }
 
-/// Command with its offers.
+/// Command, with its offers to wait for its start and to be suspended.
 pub(super) struct Course<'a> {
     pub(super) launcher: &'a Launcher<'a>,
     pub(super) guide: Guide,
@@ -60,7 +60,7 @@ pub(super) struct Course<'a> {
     /// Latest start; `None` for a command that is not held.
     pub(super) latest: Option<Due>,
     pub(super) stops: Option<Stops>,
-    /// Slurm job that this process runs in, if it can give its allocation back.
+    /// Slurm job that this process runs in, if the job can be requeued.
     pub(super) allocation: Option<Allocation>,
     pub(super) is_quiet: bool,
     pub(super) journal: Journal,
@@ -77,15 +77,15 @@ enum Waited {
 
 /// End of a process of the command.
 enum Exited {
-    /// It ended by itself, or by its user's signal.
+    /// The command ended by itself, or after a signal from its user.
     Own(u8),
-    /// It saved and exited, as it was asked to.
+    /// The command saved its state and exited, as the daemon requested.
     Asked(u8),
 }
 
 impl Course<'_> {
-    /// Holds the command if `stage` says so, runs it, and follows the daemon's wishes until its end. With `start_now`, it is
-    /// not held.
+    /// Holds the command if `stage` says so, runs it, and does what the daemon requests until the command's end. With
+    /// `start_now`, the command is not held.
     pub(super) async fn follow(&mut self, stage: Stage, start_now: bool) -> Ended {
         let mut reason = None;
         let mut held = None;
@@ -160,7 +160,7 @@ impl Course<'_> {
         loop {
             let (wish, now) = (self.guide.wish(), Reading::now());
             is_known |= wish.acknowledged == Some(Stage::Suspended) || wish.failures > 0;
-            // The earlier one counts: a job that is taken up again keeps its latest start.
+            // The earlier one counts: a job that continues an earlier one keeps that one's latest start.
             let both = self.latest.into_iter().chain(wish.latest).filter(|_| stage == Stage::Held);
             let latest = both.min_by(|a, b| a.left(&now).get().total_cmp(&b.left(&now).get()));
             let begin = latest.map(|latest| latest.before(STARTING));
@@ -242,7 +242,7 @@ impl Course<'_> {
                 () = overdue => {
                     // What it does from here on, it does by itself.
                     (asked, self.ignored) = (None, self.ignored + 1);
-                    self.say(&format!("the command has not exited within {} s, and goes on", grace.as_secs()));
+                    self.say(&format!("the command has not exited within {} s, and keeps running", grace.as_secs()));
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! Points in time that a wrapper must not miss, whatever happens to the machine's clocks meanwhile.
+//! Points in time that `wattune run` must not miss, even if the machine's clocks are set meanwhile.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::clock::{Clock as _, SystemClock, since_boot};
 use wattune_core::units::Seconds;
 
-/// What the machine's clocks show at one moment.
+/// Readings of the machine's clocks at one instant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reading {
     /// Wall-clock time, which jumps when the clock is set.
     pub(super) wall: DateTime<Utc>,
-    /// Time since the machine's start, with the time for which it slept.
+    /// Time since the machine's start, including time in sleep mode.
     pub(super) boot: Seconds,
 }
 
@@ -24,8 +24,8 @@ impl Reading {
     }
 }
 
-/// A point in time on both clocks. It has passed as soon as one of them says so: a wall clock that is set back delays
-/// nothing, and a virtual machine that was stopped, whose own clock stood still, is not late.
+/// A point in time on both clocks. It has passed as soon as one of the clocks has reached it. So a wall clock that is
+/// set back does not delay the command. Nor does a virtual machine that was stopped, whose time since boot stood still.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Due {
     wall: DateTime<Utc>,
@@ -38,18 +38,18 @@ impl Due {
         Self { wall: now.wall + wait.to_delta(), boot: now.boot + wait }
     }
 
-    /// Returns a point of the wall clock.
+    /// Returns a point in time on the wall clock.
     pub(super) fn at(now: &Reading, wall: DateTime<Utc>) -> Self {
         let wait = Seconds::new((wall - now.wall).as_seconds_f64());
         Self { wall, boot: now.boot + wait }
     }
 
-    /// Returns the point on the wall clock.
+    /// Returns the point in time on the wall clock.
     pub(super) fn wall(&self) -> DateTime<Utc> {
         self.wall
     }
 
-    /// Returns the point that is this long before this one.
+    /// Returns the point in time that lies `span` before this one.
     pub(super) fn before(&self, span: Duration) -> Self {
         let span = Seconds::new(span.as_secs_f64());
         Self { wall: self.wall - span.to_delta(), boot: self.boot - span }
@@ -67,7 +67,7 @@ impl Due {
     }
 }
 
-/// The clock of a daemon that keeps another time than this machine: a simulated one, at another speed.
+/// The clock of a daemon whose time differs from this machine's: a simulated clock, which may run at another speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OtherClock {
     /// What this machine's clocks showed when the daemon's clock showed `theirs`.
@@ -81,7 +81,8 @@ pub(super) struct OtherClock {
 const SAME_CLOCK_S: f64 = 120.0;
 
 impl OtherClock {
-    /// Reads the daemon's clock from its status, which it gave at `here`; `None` if its clock is this machine's.
+    /// Reads the daemon's clock from its status, which the daemon reported at `here`; `None` if it is this machine's
+    /// clock.
     pub(super) fn of(status: &Value, here: Reading) -> Option<Self> {
         let theirs = time_of(&status["now"])?;
         let speed = status["clock_speed"].as_f64().filter(|speed| *speed > 0.0).unwrap_or(1.0);
@@ -89,18 +90,18 @@ impl OtherClock {
         (!is_same).then_some(Self { here, theirs, speed })
     }
 
-    /// Returns the point in time here at which the daemon's clock shows `theirs`.
+    /// Returns the point in time on this machine's clocks at which the daemon's clock shows `theirs`.
     pub(super) fn here(&self, theirs: DateTime<Utc>) -> Due {
         Due::after(&self.here, Seconds::new((theirs - self.theirs).as_seconds_f64() / self.speed))
     }
 
-    /// Returns the span of the daemon's clock that passes in a span here.
+    /// Converts a duration on this machine's clocks to one on the daemon's clock.
     pub(super) fn theirs(&self, here: Seconds) -> Seconds {
         here * self.speed
     }
 }
 
-/// Reads a time of the daemon's JSON; `None` if there is none.
+/// Parses a time in the daemon's JSON; `None` if the value is not a time.
 pub(super) fn time_of(value: &Value) -> Option<DateTime<Utc>> {
     value.as_str()?.parse().ok()
 }

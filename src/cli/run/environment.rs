@@ -12,7 +12,7 @@ pub(super) const JOB_ID: &str = "WATTUNE_JOB_ID";
 /// Variable with the number of times that the command has been started again after a suspension; absent at its first
 /// start.
 pub(super) const RESUMED: &str = "WATTUNE_RESUMED";
-/// Variables that tell the command about its run.
+/// Variables that describe the run to the command.
 pub(in crate::cli) const VARIABLES: [&str; 3] = [PROGRESS_SOCKET, JOB_ID, RESUMED];
 
 /// Writes a message to standard error, where it does not mix with the command's results.

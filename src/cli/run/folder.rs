@@ -33,14 +33,14 @@ const PREFIX: &str = "wattune-run";
 /// Maximum length of a Unix socket's path on Linux.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Private folder of one run, removed when dropped.
+/// Private folder of one run; dropping it removes the folder.
 pub(super) struct RunFolder {
     path: PathBuf,
 }
 
 impl RunFolder {
-    /// Creates the folder in the user's runtime directory or, without one, in the directory for temporary files.
-    /// Removes folders of earlier runs of this user that were killed.
+    /// Creates the folder in the user's runtime directory, or without one in the directory for temporary files. Also
+    /// removes the folders of this user's earlier runs that were killed.
     pub(super) fn create() -> io::Result<Self> {
         let mut failed = None;
         for place in places() {
@@ -66,7 +66,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Returns the folder of the hooks, for `PYTHONPATH`.
+    /// Returns the folder with the hooks for Python, to be added to `PYTHONPATH`.
     pub(super) fn hooks(&self) -> PathBuf {
         self.path.join("python")
     }
@@ -76,12 +76,12 @@ impl RunFolder {
         self.path.join("progress.sock")
     }
 
-    /// Returns the path of the file with the id of the job that this run has registered last.
+    /// Returns the path of the file with the id of the job that this run registered last.
     pub(super) fn job(&self) -> PathBuf {
         self.path.join("job")
     }
 
-    /// Writes a new token of status posts, and returns its file and the token.
+    /// Writes a new token for status posts to a file; returns the file's path and the token.
     pub(super) fn write_token(&self) -> io::Result<(PathBuf, String)> {
         let token = Uuid::new_v4().simple().to_string();
         let file = self.path.join("token");

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// GPU of the daemon.
+/// GPU as the daemon lists it.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Gpu {
     pub(super) index: u32,
@@ -11,7 +11,7 @@ pub(super) struct Gpu {
     pub(super) model: String,
 }
 
-/// Description of the command's GPUs in its environment.
+/// GPUs of the command, as its environment describes them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Visible {
     /// `CUDA_VISIBLE_DEVICES`.
@@ -20,10 +20,10 @@ pub(super) struct Visible {
     pub(super) order: Option<String>,
     /// `NVIDIA_VISIBLE_DEVICES`, with which container runtimes choose GPUs.
     pub(super) container: Option<String>,
-    /// `SLURM_JOB_GPUS`, the GPUs that Slurm gave to the job on this node, by the node's indexes.
+    /// `SLURM_JOB_GPUS`: the indices on this node of the GPUs that Slurm gave to the job.
     pub(super) slurm: Option<String>,
-    /// PCI bus ids of the GPUs that the driver shows to this process; a container shows its own GPUs only. Empty if
-    /// unknown.
+    /// PCI bus ids of the GPUs that the driver shows to this process; in a container, only the container's GPUs. Empty
+    /// if unknown.
     pub(super) driver: Vec<String>,
 }
 

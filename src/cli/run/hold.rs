@@ -14,25 +14,25 @@ const MISSED_WITHOUT_PLAN: u32 = 30;
 /// Reason why a command starts now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It asked for no wait, or the user ended the wait.
+    /// The command did not offer to wait, or the user ended the wait.
     StartNow,
-    /// Its latest start has come.
+    /// The latest start has come.
     LatestStart,
-    /// The daemon wants it to, or the planned time has come and the daemon does not answer.
+    /// The daemon requests the start, or the planned time has come and the daemon does not answer.
     Planned,
-    /// It was suspended.
+    /// The command is started again after a suspension.
     Resumed,
-    /// There is no daemon that plans it.
+    /// No daemon answers, so that none plans the start.
     NoDaemon,
 }
 
 impl Reason {
-    /// Returns true if the daemon takes the reason.
+    /// Returns true if the daemon's API accepts this reason.
     pub(super) fn is_known_to_daemon(self) -> bool {
         self != Self::NoDaemon
     }
 
-    /// Returns the name that the API and the summary have for it.
+    /// Returns the reason's name in the API and in the summary.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::StartNow => "start_now",
@@ -44,10 +44,10 @@ impl Reason {
     }
 }
 
-/// Returns why a waiting command is to start now; `None` if it is to wait on.
+/// Returns the reason why a waiting command is to start now; `None` if it is to wait further.
 ///
-/// While the daemon answers, its word counts. When it does not, the last planned time does. The latest start counts
-/// whatever the daemon says.
+/// While the daemon answers, its request decides; while it does not, the last planned time does. At the latest start the
+/// command starts in any case.
 pub(super) fn why_start(wish: &Wish, latest: Option<&Due>, now: &Reading) -> Option<Reason> {
     if latest.is_some_and(|latest| latest.has_passed(now)) {
         return Some(Reason::LatestStart);
@@ -61,7 +61,7 @@ pub(super) fn why_start(wish: &Wish, latest: Option<&Due>, now: &Reading) -> Opt
     }
 }
 
-/// Announces a wait, again when it changes.
+/// Decides when a message announces a wait: once, and again when the wait changes.
 #[derive(Debug)]
 pub(super) struct Announcement {
     /// Smallest change of the planned time that is announced, in seconds.
@@ -71,7 +71,7 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
-    /// Prepares announcements. A log file gets fewer of them than a terminal.
+    /// Creates the state before the first announcement. A log file gets fewer announcements than a terminal.
     pub(super) fn to(is_terminal: bool) -> Self {
         Self { smallest_s: if is_terminal { 60.0 } else { 900.0 }, last: None }
     }
@@ -92,13 +92,13 @@ impl Announcement {
     }
 }
 
-/// Describes the wait for the start, and what ends it.
+/// Describes the wait for the start, and how the user can end it.
 pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> String {
     let number = |key: &str| wish.advice[key].as_f64();
     let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
     let mut text = format!("held until {until}");
     if wish.failures >= MISSED {
-        text += ", as the daemon said last; it does not answer now";
+        text += ", by the daemon's last answer; it does not answer now";
     } else if let Some(saving) = number("expected_saving_pct").filter(|saving| *saving > 0.0) {
         text += &format!(", {saving:.0} % less carbon expected than now");
         if let (Some(low), Some(high)) = (number("saving_low_pct"), number("saving_high_pct")) {
@@ -117,21 +117,21 @@ pub(super) fn describe_start(reason: Reason, is_acknowledged: bool) -> String {
         Reason::StartNow => "as its user asked",
         Reason::LatestStart => "its latest start has come",
         Reason::Planned | Reason::Resumed => "its planned start has come",
-        Reason::NoDaemon => "nothing plans its start",
+        Reason::NoDaemon => "no daemon plans its start",
     };
-    let doubt = if is_acknowledged { "" } else { "; the daemon does not answer, and is informed when it does" };
+    let doubt = if is_acknowledged { "" } else { "; the daemon does not answer now, and will be informed later" };
     format!("starts the command: {why}{doubt}")
 }
 
-/// Describes a suspension, and what ends it.
+/// Describes a suspension, and how the user can end it.
 pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
     let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
-    let doubt = if wish.failures >= MISSED { ", as the daemon said last; it does not answer now" } else { "" };
+    let doubt = if wish.failures >= MISSED { ", by the daemon's last answer; it does not answer now" } else { "" };
     format!("suspended until {until}{doubt}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now")
 }
 
-/// Returns a time as people on this machine write it, with the offset that tells the two hours of a night apart in which
-/// the clock is set back.
+/// Formats a time in the local time zone, with its offset from UTC, which distinguishes the two equal hours of a night
+/// in which clocks are set back.
 pub(super) fn local(at: DateTime<Utc>) -> String {
     at.with_timezone(&Local).format("%a %H:%M %:z").to_string()
 }

@@ -21,7 +21,7 @@ const LARGEST_MESSAGE: usize = 8192;
 /// Variables of the command's environment that differ from this process's; `None` removes one.
 type Variables = Vec<(&'static str, Option<OsString>)>;
 
-/// What each start of the command needs.
+/// Starts the command, once or several times. Holds everything that each start needs.
 pub(super) struct Launcher<'a> {
     args: &'a Args,
     /// Addresses at which the daemon answers, or a daemon that starts later will.
@@ -32,14 +32,14 @@ pub(super) struct Launcher<'a> {
     folder: Option<RunFolder>,
 }
 
-/// The running command, and its output if that passes through this process.
+/// The running command, and the relay of its output if the output passes through this process.
 pub(super) struct Started {
     pub(super) child: Child,
     pub(super) relays: Option<Relays>,
 }
 
 impl<'a> Launcher<'a> {
-    /// Receives messages and status posts from now on.
+    /// Prepares the receivers of progress messages and status posts.
     pub(super) async fn prepare(
         args: &'a Args,
         addresses: Vec<DaemonAddress>,
@@ -58,7 +58,7 @@ impl<'a> Launcher<'a> {
         Self { args, addresses, variables, lines, posts, folder }
     }
 
-    /// Starts the command as this job; `resumed` is the number of its starts before.
+    /// Starts the command as this job; `resumed` is the number of earlier starts.
     ///
     /// # Errors
     /// The exit code that a shell would give, if the command cannot be started.
@@ -93,7 +93,7 @@ impl<'a> Launcher<'a> {
         })
     }
 
-    /// Removes the folder of the run, and returns the receiver of status posts, which may still forward some.
+    /// Removes the folder of the run. Returns the receiver of status posts, which may still have posts to forward.
     pub(super) fn finish(self) -> Option<Posts> {
         drop(self.folder);
         self.posts

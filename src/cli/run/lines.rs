@@ -32,7 +32,7 @@ const LONGEST_LINE: usize = 4096;
 /// Maximum number of lines that wait to be searched. A command that prints more in a second waits for no search.
 const MOST_LINES: usize = 256;
 
-/// Newest lines of the command's output that may have progress, until they are searched.
+/// Newest lines of the command's output that may contain progress and were not searched yet.
 ///
 /// Searching takes longer than printing. So the threads that pass the output on only collect lines, and the reporter,
 /// which needs one count in a second, searches the newest of them.
@@ -52,12 +52,12 @@ struct Line {
 }
 
 impl Latest {
-    /// Collects lines in which these expressions find progress.
+    /// Creates a collector of lines, which are searched with these expressions.
     pub(super) fn of(find: Option<Expressions>) -> Self {
         Self(Arc::new(Collected { find, lines: Mutex::default() }))
     }
 
-    /// Returns the newest progress in the lines since the last call.
+    /// Returns the newest progress in the lines that were added since the last call.
     pub(super) fn take(&self) -> Option<Message> {
         let lines = std::mem::take(&mut *self.0.lines.lock().unwrap_or_else(PoisonError::into_inner));
         let find = self.0.find.as_ref()?;
@@ -72,13 +72,13 @@ impl Latest {
     }
 }
 
-/// Expressions that find progress in a line.
+/// Regular expressions that find progress in a line.
 #[derive(Clone, Debug)]
 pub(super) struct Expressions(Vec<Regex>);
 
 impl Expressions {
-    /// Reads the value of `--log-progress`: `auto` for all ready expressions, the name of one, or a regular expression
-    /// with a group `step` and, if lines have a total, `total`.
+    /// Parses the value of `--log-progress`: `auto` for all built-in expressions, the name of one of them, or a regular
+    /// expression with a group `step` and, if the lines show a total, a group `total`.
     ///
     /// # Errors
     /// If it is no regular expression, or has no group `step`.
@@ -109,7 +109,7 @@ impl Expressions {
     }
 }
 
-/// Output of the command that passes through this process.
+/// Threads that relay the command's output through this process.
 pub(super) struct Relays {
     threads: Vec<JoinHandle<()>>,
     flow: Arc<Flow>,
@@ -125,8 +125,8 @@ struct Flow {
 }
 
 impl Relays {
-    /// Sends the command's standard output and standard error through this process, which looks for progress in them and
-    /// passes every byte on. If both go to the same file, they go through one pipe, so that their order stays.
+    /// Relays the command's standard output and standard error through this process, which looks for progress in them
+    /// and passes every byte on. If both go to the same file, they share one pipe, so that their order does not change.
     pub(super) fn install(command: &mut Command, to: &Latest) -> io::Result<Self> {
         let (mut threads, flow) = (Vec::new(), Arc::<Flow>::default());
         let mut relay = |from: PipeReader, into: Box<dyn Write + Send>| {
@@ -153,8 +153,8 @@ impl Relays {
         Ok(Self { threads, flow })
     }
 
-    /// Waits until all output has passed through, or until none has come for `patience`: a process that the command left
-    /// behind may keep the pipes open. Output that is read slowly is waited for.
+    /// Waits until all output has passed through, or until no output has come for `patience`, because a process that the
+    /// command left behind may keep the pipes open. If a reader reads slowly, waits until it has read all output.
     pub(super) async fn finish(&self, patience: Duration) {
         let (mut passed, mut last) = (0, Instant::now());
         while !self.threads.iter().all(JoinHandle::is_finished) && last.elapsed() < patience {

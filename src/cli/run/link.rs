@@ -1,4 +1,4 @@
-//! The connection between the course of a command and its reporter: what the command does, and what the daemon wants.
+//! The connection between the course of a command and its reporter: the stage of the command, and the daemon's requests.
 
 use tokio::sync::watch;
 use wattune_core::units::Seconds;
@@ -7,7 +7,7 @@ use super::due::{Due, OtherClock, Reading};
 use super::hold::Reason;
 use super::wish::{Stage, Wish};
 
-/// What the command does now, for the daemon.
+/// Current state of the command, for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Order {
     pub(super) stage: Stage,
@@ -17,19 +17,19 @@ pub(super) struct Order {
     pub(super) turn: u32,
 }
 
-/// The command's end of the connection.
+/// The connection as the command's course uses it: reports stages, and reads the daemon's requests.
 pub(super) struct Guide {
     pub(super) orders: watch::Sender<Order>,
     pub(super) wishes: watch::Receiver<Wish>,
 }
 
 impl Guide {
-    /// Says what the command does from now on.
+    /// Reports the stage that the command is in from now on.
     pub(super) fn order(&self, stage: Stage, reason: Option<Reason>) {
         self.orders.send_modify(|order| *order = Order { stage, reason, turn: order.turn + 1 });
     }
 
-    /// Returns the daemon's newest answer.
+    /// Returns the daemon's newest answer, and the failures since.
     pub(super) fn wish(&self) -> Wish {
         self.wishes.borrow().clone()
     }
@@ -40,7 +40,7 @@ impl Guide {
     }
 }
 
-/// The reporter's end of the connection.
+/// The connection as the reporter uses it, which talks to the daemon.
 pub(super) struct Link {
     orders: watch::Receiver<Order>,
     wishes: watch::Sender<Wish>,
@@ -61,19 +61,19 @@ impl Link {
         (Guide { orders, wishes: wished }, link)
     }
 
-    /// Returns the newest order.
+    /// Returns the newest reported stage.
     pub(super) fn order(&self) -> Order {
         *self.orders.borrow()
     }
 
-    /// Waits for the next order.
+    /// Waits for the next reported stage.
     pub(super) async fn changed(&mut self) {
         if self.orders.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Returns the order that the daemon has not acknowledged yet; `None` without one.
+    /// Returns the reported stage if the daemon has not acknowledged it yet; `None` if it has.
     pub(super) fn unacknowledged(&self, job: &str) -> Option<Order> {
         let order = self.order();
         let is_confirmed = self.confirmed.as_ref().is_some_and(|(id, turn)| id == job && *turn == order.turn);
@@ -89,12 +89,12 @@ impl Link {
         }
     }
 
-    /// Records that the daemon knows an order, or refuses it for good.
+    /// Records that the daemon knows the reported stage, or has refused it for good.
     pub(super) fn confirm(&mut self, job: &str, order: Order) {
         self.confirmed = Some((job.to_owned(), order.turn));
     }
 
-    /// Passes the view of a newly registered job on.
+    /// Passes the daemon's view of a newly registered job on to the course.
     pub(super) fn registered(&mut self, job: &str, view: &serde_json::Value) {
         let job = job.to_owned();
         self.wishes.send_modify(|wish| wish.job = Some(job));
@@ -105,18 +105,18 @@ impl Link {
         }
     }
 
-    /// Follows the daemon's clock, as its status shows it.
+    /// Sets the daemon's clock, as read from its status; `None` if it is this machine's clock.
     pub(super) fn set_clock(&mut self, clock: Option<OtherClock>) {
         self.clock = clock;
     }
 
-    /// Returns the time by the daemon's clock until the latest start of a command that is held.
+    /// Returns the time on the daemon's clock until the latest start of a held command.
     pub(super) fn latest_left(&self) -> Option<Seconds> {
         let left = self.latest?.left(&Reading::now());
         Some(self.clock.map_or(left, |clock| clock.theirs(left)))
     }
 
-    /// Passes an answer of the daemon on.
+    /// Passes an answer of the daemon on to the course.
     pub(super) fn answered(&self, answer: &serde_json::Value) {
         let (now, clock) = (Reading::now(), self.clock.as_ref());
         self.wishes.send_modify(|wish| wish.apply(answer, &now, clock));
@@ -132,38 +132,38 @@ impl Link {
         self.wishes.borrow().failures == 0
     }
 
-    /// Returns true if the daemon's clock is not this machine's: it simulates another time, at another speed.
+    /// Returns true if the daemon's clock differs from this machine's: the daemon simulates another time or speed.
     pub(super) fn has_other_clock(&self) -> bool {
         self.clock.is_some()
     }
 
-    /// Returns true if the daemon takes the command for running.
+    /// Returns true if the daemon's last answer counted the command as running.
     pub(super) fn is_running(&self) -> bool {
         self.wishes.borrow().acknowledged == Some(Stage::Running)
     }
 
-    /// Forgets the stage that the daemon has acknowledged, until its next answer.
+    /// Marks the acknowledged stage as unknown until the daemon's next answer.
     pub(super) fn doubt(&self) {
         self.wishes.send_modify(|wish| wish.acknowledged = None);
     }
 
-    /// Passes on whether all of the job's samples are done.
+    /// Passes on to the course whether all of the job's samples are done.
     pub(super) fn complete(&self, is_complete: bool) {
         self.wishes.send_if_modified(|wish| std::mem::replace(&mut wish.is_complete, is_complete) != is_complete);
     }
 
-    /// Passes on that the daemon has acknowledged this stage.
+    /// Passes on to the course that the daemon has acknowledged this stage.
     pub(super) fn acknowledged(&self, stage: Stage) {
         self.wishes.send_modify(|wish| wish.acknowledged = Some(stage));
     }
 
-    /// Returns the last views of the job's start and of its stops.
+    /// Returns the daemon's last views of the job's start (first) and of its suspensions (second).
     pub(super) fn views(&self) -> (serde_json::Value, serde_json::Value) {
         let wish = self.wishes.borrow();
         (wish.advice.clone(), wish.stops.clone())
     }
 
-    /// Passes on that no job is registered any more.
+    /// Passes on to the course that no job is registered any more.
     pub(super) fn lost(&self) {
         self.wishes.send_modify(|wish| (wish.job, wish.acknowledged) = (None, None));
     }

@@ -62,17 +62,17 @@ const KEY_EVERY: Duration = Duration::from_secs(1);
 /// Time that a command has to save and exit, as a multiple of the time that it takes to save, and at least.
 const GRACES: f64 = 3.0;
 const SHORTEST_GRACE_S: f64 = 60.0;
-/// Time in seconds that a command takes to save, if it does not say.
+/// Time in seconds that a command is assumed to take to save, if no flag states it.
 const CHECKPOINT_S: f64 = 120.0;
-/// Lease of a job of which the daemon does not say how long it is.
+/// Lease of a job whose lease the daemon does not state.
 const USUAL_LEASE: Duration = Duration::from_secs(60);
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
 /// Exit code for wrong use.
 const WRONG_USE: u8 = 2;
 
-/// Runs the command and returns its exit code. Where this process lacks what it needs, such as file descriptors, the
-/// command takes its place.
+/// Runs the command and returns its exit code. If this process cannot work, for example because it has no file
+/// descriptors left, the command replaces it (`exec`) and runs without wattune.
 pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let attempt = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run_as_job(args)));
@@ -170,7 +170,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     };
     let is_registered = registered.is_some();
     if stage == Stage::Held && !is_registered && !args.quiet {
-        say("nothing plans the start, so the command starts at once");
+        say("no daemon plans the start, so the command starts at once");
     }
     // A daemon that starts later answers at one of the addresses.
     let addresses = registered.map_or(addresses, |Registered { address, .. }| vec![address]);
@@ -193,7 +193,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let _ = end.send(if ended == Ended::Requeued { End::Left } else { End::Over });
     let unanswered = || {
         let Wish { job, advice: start, stops: suspend, .. } = last_wish.clone();
-        let problem = Some("the daemon does not answer; the job ends with its lease".to_owned());
+        let problem = Some("the daemon does not answer; the job ends when its lease expires".to_owned());
         Outcome { jobs: job.into_iter().collect(), start, suspend, problem, ..Outcome::default() }
     };
     let outcome = tokio::select! {
@@ -279,11 +279,11 @@ async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Resu
     }
 }
 
-/// Finds the Slurm job that can give its allocation back.
+/// Finds the Slurm job of this run if Slurm can requeue it.
 async fn find_allocation(is_quiet: bool) -> Option<Allocation> {
     Allocation::find(|name| std::env::var(name).ok()).await.unwrap_or_else(|why| {
         if !is_quiet {
-            say(&format!("{why}; its allocation stays while the command waits"));
+            say(&format!("{why}; the Slurm job keeps its allocation while the command waits"));
         }
         None
     })

@@ -12,7 +12,7 @@ use crate::cli::values::{duration, moment, within};
 const SIGNALS: [(&str, i32); 6] =
     [("SIGTERM", 15), ("SIGINT", 2), ("SIGHUP", 1), ("SIGQUIT", 3), ("SIGUSR1", 10), ("SIGUSR2", 12)];
 
-/// Flags about the start of the command, and about stops.
+/// Flags for the start of the command, and for its suspension.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct StartArgs {
     /// Hold the command until the grid is cleaner, at most this long: 24h, 90m, 1h30m, 2d, or a number of seconds. It then
@@ -30,18 +30,18 @@ pub(super) struct StartArgs {
     /// same name].
     #[arg(long, value_name = "WATTS", value_parser = power)]
     power: Option<f64>,
-    /// Offer to be stopped where that saves carbon: the daemon says when, this process sends the signal [default: SIGTERM],
+    /// Offer to be stopped where that saves carbon: the daemon chooses when, this process sends the signal [default: SIGTERM],
     /// waits until the command has saved and exited, and starts it again later with WATTUNE_RESUMED in its environment. The
     /// seconds that saving and restarting take may follow the signal; they are learned.
     #[arg(long, value_name = "SIGNAL[,CHECKPOINT_S[,RESTART_S]]", num_args = 0..=1, require_equals = true,
           default_missing_value = "SIGTERM", value_parser = Suspend::parse)]
     suspend: Option<Suspend>,
-    /// A name of your own for this job, by which it goes on after a reboot, or where this process was killed: the same
-    /// command with the same key takes it up again.
+    /// A name of your own for this job. If this process or the machine dies, the same command with the same key
+    /// continues the job.
     #[arg(long, value_name = "KEY")]
     pub(super) key: Option<String>,
-    /// Start at once in spite of --within or --latest. If another `wattune run` holds the job with the same --key, that one
-    /// starts at once, and this process ends; the command can then be left out.
+    /// Start at once in spite of --within or --latest. If another `wattune run` holds the job with the same --key, that
+    /// command starts at once, and this process ends; the command line can then leave out the command.
     #[arg(long)]
     pub(super) start_now: bool,
 }
@@ -77,10 +77,10 @@ impl Suspend {
         };
         let known = SIGNALS.map(|(name, _)| name).join(", ");
         let signal = if parts[0].is_empty() { Some("SIGTERM") } else { find(parts[0]).map(|(name, _)| name) };
-        let signal = signal.ok_or_else(|| format!("{} is no signal for this; give one of {known}", parts[0]))?;
+        let signal = signal.ok_or_else(|| format!("{} cannot ask the command to save; give one of {known}", parts[0]))?;
         if parts.len() > 3 {
             return Err(
-                "give a signal, and perhaps the seconds of a checkpoint and of a restart: SIGTERM,120,180".into()
+                "give a signal and, if known, the seconds that saving and restarting take: SIGTERM,120,180".into()
             );
         }
         Ok(Self { signal, checkpoint: seconds(1)?, restart: seconds(2)? })
@@ -106,7 +106,7 @@ impl StartArgs {
         {
             let Some(value) = value else { continue };
             if !body.contains_key("start") {
-                bail!("{flag} needs --within or --latest, which have a start to be found");
+                bail!("{flag} needs --within or --latest; without them the command starts at once");
             }
             start_of(body).insert(key.into(), value.into());
         }
@@ -123,7 +123,7 @@ impl StartArgs {
             && number_of(signal).is_none()
         {
             let known = SIGNALS.map(|(name, _)| name).join(", ");
-            bail!("suspend.signal: {signal} is no signal for this; give one of {known}");
+            bail!("suspend.signal: {signal} cannot ask the command to save; give one of {known}");
         }
         if let Some(key) = &self.key {
             body.insert("key".into(), key.clone().into());

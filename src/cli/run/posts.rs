@@ -25,7 +25,7 @@ use wattune_core::domain::ProgressSource;
 pub(super) const URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
 /// Variable with the path of the file that contains the token of the posts.
 pub(super) const TOKEN: &str = "KUBEFLOW_TRAINER_SERVER_TOKEN";
-/// Variable with the path of the certificates that sign that of the server.
+/// Variable with the path of the certificates that verify the server's certificate.
 pub(super) const CA_CERTIFICATE: &str = "KUBEFLOW_TRAINER_SERVER_CA_CERT";
 
 /// Maximum size of a post, as in Kubeflow Trainer's own server.
@@ -53,7 +53,7 @@ struct Receiving {
 
 impl Posts {
     /// Receives posts with this token on a free port of the loopback interface. Inside a Kubeflow TrainJob, whose
-    /// variables name another server, forwards them there.
+    /// environment variables already name a server, also forwards the posts to that server.
     pub(super) async fn receive(token: String, to: Sender<Message>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
         let url = format!("http://{}/status", listener.local_addr()?);

@@ -11,7 +11,7 @@ use wattune_core::domain::ProgressSource;
 /// meanwhile.
 const MESSAGES_OF_A_SUCCESSOR: u32 = 3;
 
-/// Message about a job's progress: counts are cumulative, and may start above 0 in a resumed run.
+/// Message about a job's progress. Counts are cumulative, and may start above 0 in a resumed run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Message {
     pub(super) source: ProgressSource,
@@ -24,16 +24,16 @@ pub(super) struct Message {
     /// Total number of steps, if known.
     #[serde(default)]
     pub(super) total_steps: Option<f64>,
-    /// Number of samples, if the source knows it.
+    /// Number of samples, if the source counts samples.
     #[serde(default)]
     pub(super) samples: Option<f64>,
     /// Total number of samples, if known.
     #[serde(default)]
     pub(super) total_samples: Option<f64>,
-    /// Process that counts.
+    /// Process that counts the progress.
     #[serde(default)]
     pub(super) pid: u32,
-    /// Job that the process has registered itself; it then reports to the daemon itself, too.
+    /// Job that this process has registered itself. The process then also reports to the daemon itself.
     #[serde(default)]
     pub(super) job_id: Option<String>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Count {
     pub(super) source: ProgressSource,
 }
 
-/// Progress of a job from the most explicit of its sources. Its count never decreases.
+/// Progress of a job, taken from the most explicit of its sources. The count never decreases.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
     /// Number of samples of a step; if unknown, a step counts as one sample.
@@ -89,8 +89,8 @@ impl Follower {
         self.followed.as_ref().map(|f| f.source)
     }
 
-    /// Takes a message into account. Ignores it if a more explicit source is known, or if it comes from another process
-    /// than the followed one while that one counts.
+    /// Applies a message. Ignores it if a more explicit source is known, or if it comes from another process than the
+    /// followed one and the followed one still reports.
     pub(super) fn apply(&mut self, message: &Message) {
         if !self.follows(message) {
             return;
@@ -153,22 +153,22 @@ impl Follower {
         succeeds
     }
 
-    /// Prepares for the messages of a command that is started again: its processes and sources are new, its work goes on.
+    /// Prepares for the messages of a restarted command, whose processes and sources are new. The count continues.
     pub(super) fn restart(&mut self) {
         (self.followed, self.is_restarted) = (None, self.count.is_some());
     }
 
-    /// Returns true if all samples are done; `total` is their number if no source has named it.
+    /// Returns true if all samples are done. `total` is their number, used if no source has named it.
     pub(super) fn is_complete(&self, total: Option<f64>) -> bool {
         self.count.is_some_and(|count| count.total.or(total).is_some_and(|total| count.samples >= total))
     }
 
-    /// Returns the newest count, once.
+    /// Returns the newest count; `None` if this count was returned before.
     pub(super) fn take(&mut self) -> Option<Count> {
         self.count.filter(|_| std::mem::take(&mut self.is_new))
     }
 
-    /// Has the newest count returned again by [`Self::take`], because it did not reach the daemon.
+    /// Makes [`Self::take`] return the newest count again, because it did not reach the daemon.
     pub(super) fn put_back(&mut self) {
         self.is_new = self.count.is_some();
     }

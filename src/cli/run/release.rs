@@ -13,10 +13,11 @@ use signal_hook::consts::SIGUSR1;
 /// Time-out of one request.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// Has the command of the waiting job with this key start now. Returns a message, or `None` if no open job waits.
+/// Starts the command of the waiting job with this key now. Returns a message; `None` if no open job with this key
+/// waits.
 ///
-/// The process that holds the command gets SIGUSR1. One that this process does not see, as in another container, learns
-/// it from the daemon.
+/// Sends SIGUSR1 to the process that holds the command. If this process cannot see that process, for example because it
+/// is in another container, the daemon passes the request on.
 ///
 /// # Errors
 /// If the daemon does not answer.

@@ -65,11 +65,11 @@ const LONGEST_VALUE: usize = 256;
 /// Interpreters and launchers, whose first argument that is no option names the program.
 const LAUNCHERS: [&str; 5] = ["python", "torchrun", "accelerate", "deepspeed", "srun"];
 
-/// Registration of the command's job, without its GPUs if neither file nor flags name them.
+/// Registration of the command's job. It contains no GPUs if neither the job file nor the flags name any.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Registration {
     pub(super) body: Map<String, Value>,
-    /// Number of samples of a step, with which steps become samples.
+    /// Number of samples per step, which converts steps to samples.
     pub(super) batch_size: Option<u64>,
     /// True if the user named the GPUs.
     gives_gpus: bool,
@@ -78,7 +78,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Combines the job file, the flags, which override it, and the environment, which fills what both leave open.
+    /// Combines the job file, the flags (which override it), and the environment (which supplies what both leave open).
     ///
     /// # Errors
     /// If the file cannot be read, or has an unknown key.
@@ -122,7 +122,7 @@ impl Registration {
         Ok(Self { body, batch_size, gives_gpus, has_file: args.config.is_some() })
     }
 
-    /// Returns true if the command may wait for its start, or be stopped meanwhile.
+    /// Returns true if the command offers to wait for its start or to be suspended.
     pub(super) fn has_offer(&self) -> bool {
         self.is_held() || self.body.contains_key("suspend")
     }
@@ -132,8 +132,8 @@ impl Registration {
         self.body.contains_key("start")
     }
 
-    /// Returns the latest start of a command that waits; `None` if it does not, or says so in a way that only the daemon
-    /// understands.
+    /// Returns the latest start of a command that waits; `None` if the command does not wait, or if only the daemon can
+    /// interpret the given time.
     pub(super) fn latest(&self, now: &Reading) -> Option<Due> {
         let start = self.body.get("start")?;
         match start["within_s"].as_f64() {
@@ -142,8 +142,8 @@ impl Registration {
         }
     }
 
-    /// Returns the registration of the command at a stage: one that has begun asks for no start. `left` is the time until
-    /// the latest start.
+    /// Returns the registration for a command at this stage; after its start, without the offer to wait. `left` is the
+    /// time until the latest start.
     pub(super) fn at_stage(&self, stage: Stage, left: Option<Seconds>) -> Map<String, Value> {
         let mut body = self.body.clone();
         if stage != Stage::Held {
@@ -167,8 +167,8 @@ impl Registration {
         }
     }
 
-    /// Describes a refusal by the flag that is wrong, or that gives what the daemon misses. With a job file, the name of
-    /// the field stays.
+    /// Describes a refusal by the flag whose value is wrong or missing. With a job file, the message keeps the name of
+    /// the field.
     pub(super) fn describe_refusal(&self, detail: &str, field: Option<&str>) -> String {
         let named = if self.has_file { detail.to_owned() } else { name_flag(detail, &FLAGS) };
         match field {
@@ -178,18 +178,19 @@ impl Registration {
         }
     }
 
-    /// Returns the total number of samples, if the user gave it.
+    /// Returns the total number of samples, if the job file or the flags state it.
     pub(super) fn total(&self) -> Option<f64> {
         self.body.get("work")?["total_samples"].as_f64()
     }
 
-    /// Returns the signal by which the command offers to be stopped, and the seconds that it takes to save, if known.
+    /// Returns the signal that asks the command to save and exit (first), and the seconds that saving takes, if known
+    /// (second). `None` if the command does not offer to be suspended.
     pub(super) fn suspend(&self) -> Option<(&str, Option<f64>)> {
         let offer = self.body.get("suspend")?;
         Some((offer["signal"].as_str().unwrap_or("SIGTERM"), offer["checkpoint_s"].as_f64()))
     }
 
-    /// Returns the deadline, if it is a time.
+    /// Returns the deadline, if it is a valid time.
     pub(super) fn deadline(&self) -> Option<chrono::DateTime<chrono::Utc>> {
         time_of(&self.body.get("objective")?["deadline"])
     }

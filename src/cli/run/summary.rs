@@ -9,7 +9,7 @@ use super::journal::Journal;
 use super::reporter::Outcome;
 use wattune_core::domain::{ProgressSource, legible};
 
-/// Result of the command and of its job.
+/// Result of the command and of its job, for the user.
 pub(super) struct Summary<'a> {
     pub(super) command: &'a [OsString],
     pub(super) exit_code: u8,

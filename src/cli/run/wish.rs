@@ -1,17 +1,17 @@
-//! What the daemon wants of a command that offered to wait or to stop, as of its last answer.
+//! The daemon's request to a command that offered to wait or to stop, as of its last answer.
 
 use serde_json::Value;
 
 use super::due::{Due, OtherClock, Reading, time_of};
 
-/// What the command does.
+/// Stage of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It has not begun, and waits for its start.
+    /// The command has not begun, and waits for its start.
     Held,
-    /// It runs.
+    /// The command runs.
     Running,
-    /// It has saved its state and exited, and waits until it is started again.
+    /// The command has saved its state and exited, and waits until it is started again.
     Suspended,
 }
 
@@ -26,23 +26,23 @@ impl Stage {
     }
 }
 
-/// What the command is to do.
+/// The daemon's request to the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Not to run now.
+    /// The command is not to run now.
     Hold,
-    /// To run.
+    /// The command is to run.
     #[default]
     Run,
-    /// To save its state and exit.
+    /// The command is to save its state and exit.
     Suspend,
 }
 
-/// The daemon's last answer about the command, and the failures to get another one.
+/// The daemon's last answer about the command, and the number of failed requests since.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wish {
     pub(super) wanted: Wanted,
-    /// Planned time of the next change; `None` if the daemon named none.
+    /// Planned time of the next change; `None` if the daemon did not name one.
     pub(super) planned: Option<Due>,
     /// Latest start that the daemon knows, which may be that of an earlier job with the same key.
     pub(super) latest: Option<Due>,
@@ -77,8 +77,8 @@ impl Default for Wish {
 }
 
 impl Wish {
-    /// Takes an answer of the daemon into account: a job's view, or the answer to a report. `clock` is the daemon's clock
-    /// if that is not this machine's.
+    /// Applies an answer of the daemon: a job's view, or the answer to a report. `clock` is the daemon's clock if it
+    /// differs from this machine's.
     pub(super) fn apply(&mut self, answer: &Value, now: &Reading, clock: Option<&OtherClock>) {
         self.failures = 0;
         if answer["phase"].is_string() {

@@ -13,7 +13,7 @@ use super::deadline::Deadline;
 use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
 use crate::cli::daemon::{Daemon, Failure};
 
-/// A way to the daemon, for code that is not asynchronous.
+/// Blocking access to the daemon's API.
 pub(super) struct Api {
     daemon: Daemon,
     runtime: Runtime,
@@ -23,7 +23,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Prepares the way. A given address comes before the environment's, and that before the usual one.
+    /// Prepares access to the first of these: the given address, the environment's, the default ones.
     ///
     /// # Errors
     /// If a client cannot be built.
@@ -45,7 +45,7 @@ impl Api {
         Ok(Self { daemon: Daemon::at(candidates)?, runtime, until, reached: RefCell::default() })
     }
 
-    /// Returns the address that answered last.
+    /// Returns the address that last answered.
     pub(super) fn reached(&self) -> Option<DaemonAddress> {
         self.reached.borrow().clone()
     }

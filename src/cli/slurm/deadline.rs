@@ -6,7 +6,7 @@ use crate::clock::{Clock as _, SystemClock};
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// A time by which something must be done.
+/// A time by which some work must be finished.
 #[derive(Debug)]
 pub(super) struct Deadline {
     clock: SystemClock,
@@ -31,7 +31,7 @@ impl Deadline {
         self.left().is_zero()
     }
 
-    /// Returns this time, or the one that is `patience` from now if that is sooner.
+    /// Returns the earlier of this deadline and the time that is `patience` from now.
     pub(super) fn or_within(&self, patience: Duration) -> Self {
         Self::within(patience.min(self.left()))
     }

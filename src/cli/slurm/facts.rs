@@ -1,4 +1,4 @@
-//! What Slurm says about a job: in the environment of its scripts and, for what is missing there, in its queue.
+//! Facts about a Slurm job, read from the environment of Slurm's scripts; facts missing there are read from Slurm's queue.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use wattune_core::domain::{JobName, legible};
 
 /// The time that a command of Slurm may take. Slurm's controller may be busy.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(700);
-/// The time between two looks at a running command.
+/// The interval at which a running command is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The width of a column of the queue in bytes. Values are as long as a user makes them; longer ones are cut.
 const WIDTH: usize = 256;
@@ -20,7 +20,7 @@ const WIDTH: usize = 256;
 const LONGEST_NAME: usize = 128;
 const LONGEST_LABEL: usize = 256;
 
-/// A Slurm job, as far as it is known.
+/// Facts about a Slurm job, from the environment and from Slurm's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// The number of the job (`SLURM_JOB_ID`).
@@ -31,7 +31,8 @@ pub(super) struct Facts {
     labels: BTreeMap<&'static str, String>,
 }
 
-/// Labels with the variables of Slurm's scripts and jobs that hold them, the first that is set.
+/// Labels of a job. Each has the names of the environment variables that hold its value; the first variable that is set
+/// counts.
 pub(in crate::cli) const LABELS: [(&str, &[&str]); 7] = [
     ("user", &["SLURM_JOB_USER"]),
     ("account", &["SLURM_JOB_ACCOUNT"]),
@@ -47,14 +48,14 @@ pub(in crate::cli) const LABELS: [(&str, &[&str]); 7] = [
 const COLUMNS: [&str; 7] = ["JobID", "ArrayJobID", "ArrayTaskID", "RestartCnt", "UserName", "Account", "Name"];
 
 impl Facts {
-    /// Returns what the environment of a script of Slurm says.
+    /// Reads the facts from the environment of one of Slurm's scripts.
     ///
     /// # Errors
-    /// If it does not say which job it is.
+    /// If the environment does not contain the job's number.
     pub(super) fn of_environment(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
         let get = |key: &str| get(key).filter(|value| !value.is_empty());
         let Some(number) = get("SLURM_JOB_ID") else {
-            bail!("SLURM_JOB_ID is not set; Slurm's Prolog, TaskProlog and Epilog have it");
+            bail!("SLURM_JOB_ID is not set; run this in Slurm's Prolog, TaskProlog or Epilog, which have it");
         };
         let number = number.parse().ok().filter(|number| *number > 0);
         let number = number.context("SLURM_JOB_ID is not the number of a job")?;
@@ -63,8 +64,8 @@ impl Facts {
         Ok(Self { number, name: get("SLURM_JOB_NAME"), uid, labels: LABELS.into_iter().filter_map(label).collect() })
     }
 
-    /// Adds what only the queue has. Before version 23.02 or so, Slurm tells its Prolog neither the job's name nor its
-    /// place in an array.
+    /// Adds facts from Slurm's queue that the environment lacks. Before about version 23.02, the environment of a
+    /// Prolog has neither the job's name nor its array.
     pub(super) fn ask_queue(&mut self, until: &Deadline) -> anyhow::Result<()> {
         if self.name.is_some() {
             return Ok(());
@@ -83,7 +84,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Returns the job's name for the daemon: Slurm's, as far as the daemon takes it.
+    /// Returns the job's name for the daemon: Slurm's name, shortened and cleaned so that the daemon accepts it.
     pub(super) fn name(&self) -> String {
         let given = legible(self.name.as_deref().unwrap_or_default());
         let name: String = given.trim().chars().take(LONGEST_NAME).collect();
@@ -134,7 +135,7 @@ fn in_queue(answer: &str, number: u32) -> Option<Facts> {
     Some(Facts { number, name: Some(name).filter(|name| is_given(name)), uid: None, labels })
 }
 
-/// Runs a command of Slurm and returns its output.
+/// Runs one of Slurm's commands and returns its output.
 ///
 /// # Errors
 /// If it is not found, fails, or takes too long.

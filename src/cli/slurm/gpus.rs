@@ -1,4 +1,4 @@
-//! The GPUs of a Slurm job: those that Slurm names, by device number, or as many as it gave.
+//! The GPUs of a Slurm job: those that Slurm names by device number, or as many as it reports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use super::deadline::Deadline;
 use super::facts::output;
 
-/// The driver's list of GPUs.
+/// The directory in which the driver lists its GPUs.
 pub(super) const DRIVER_LIST: &str = "/proc/driver/nvidia/gpus";
 
-/// Most GPUs of a node; a range with more is a mistake.
+/// Maximum number of GPUs of a node; a range with more is a mistake.
 const MOST: u32 = 1024;
 
-/// GPUs of a job, as far as Slurm tells.
+/// GPUs of a Slurm job, as far as Slurm reports them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Given {
-    /// Slurm names these device numbers, such as 3 of `/dev/nvidia3`.
+    /// Slurm reports these device numbers, such as 3 for `/dev/nvidia3`.
     Devices(Vec<u32>),
-    /// Slurm gave this many and does not say which.
+    /// Slurm reports only the number of GPUs.
     Count(u32),
-    /// Slurm gave none.
+    /// Slurm gave the job no GPU.
     None,
 }
 
-/// Returns the GPUs of a job. `SLURM_JOB_GPUS` is right where `SLURM_STEP_GPUS` is known not to be; without it, the
-/// controller is asked how many there are.
+/// Returns the GPUs of a job: those in `SLURM_JOB_GPUS` (`SLURM_STEP_GPUS` is wrong in some cases); without this
+/// variable, their number, which Slurm's controller reports.
 pub(super) fn given(number: u32, listed: Option<&str>, until: &Deadline) -> anyhow::Result<Given> {
     if let Some(listed) = listed.filter(|listed| !listed.is_empty()) {
         let devices =
@@ -72,8 +72,8 @@ fn count(text: &str) -> Option<u32> {
     (gpus > 0 && nodes > 0 && gpus.is_multiple_of(nodes)).then(|| gpus / nodes)
 }
 
-/// Returns the names by which the daemon knows devices: their UUIDs where the driver lists them by device number (the
-/// driver's index may differ), otherwise their numbers.
+/// Returns names of devices that the daemon accepts: the UUIDs where the driver lists the device number (the driver's
+/// index may differ from it), otherwise the device numbers.
 pub(super) fn names(devices: &[u32], driver_list: &Path) -> Vec<Value> {
     let known = by_device_number(driver_list);
     devices.iter().map(|number| known.get(number).map_or(json!(number), |uuid| json!(uuid))).collect()
@@ -91,8 +91,8 @@ fn by_device_number(list: &Path) -> BTreeMap<u32, String> {
     entries.flatten().filter_map(one).collect()
 }
 
-/// Chooses `count` GPUs for a job of which Slurm tells no more: all of the node, or the first that no other Slurm job
-/// has. `gpus` and `jobs` are the daemon's lists.
+/// Chooses `count` GPUs for a job if Slurm reports only their number: all GPUs of the node, or the first ones that no
+/// other Slurm job uses. `gpus` and `jobs` are the daemon's lists.
 ///
 /// # Errors
 /// If the node has too few.

@@ -21,7 +21,7 @@ use deadline::Deadline;
 
 /// Registers and ends Slurm jobs; called by Slurm's Prolog, TaskProlog and Epilog.
 ///
-/// Always ends with exit code 0 within two seconds, because Slurm drains a node whose Prolog fails. What went wrong is
+/// Always ends with exit code 0 within two seconds, because Slurm drains a node whose Prolog fails. Failures are
 /// written to standard error and to the system log.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -33,9 +33,9 @@ pub(super) struct Args {
 enum Command {
     /// Registers the Slurm job that starts on this node, with the GPUs that Slurm gave it.
     Prolog(PrologArgs),
-    /// Ends the Slurm job that leaves this node.
+    /// Ends the Slurm job that has finished on this node.
     Epilog(AddressArgs),
-    /// Prints the variables by which a task finds its job and the daemon.
+    /// Prints environment variables with which a task finds its job and the daemon.
     TaskProlog(AddressArgs),
 }
 
@@ -71,7 +71,7 @@ const PATIENCE: Duration = Duration::from_millis(1800);
 /// The time that a task waits for its variables.
 const TASK_PATIENCE: Duration = Duration::from_millis(900);
 
-/// Runs one of the calls. Never fails: a failure is reported, and the exit code is 0.
+/// Runs one of the subcommands. Never fails: an error is only logged, and the exit code is 0.
 pub(super) fn run(args: Args) -> Exit {
     let (what, patience, address) = match &args.command {
         Command::Prolog(prolog) => ("prolog", PATIENCE, &prolog.address),
@@ -107,7 +107,7 @@ pub(super) fn run(args: Args) -> Exit {
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
             report::problem(
                 what,
-                &format!("not done within {:.1} s; the job goes on without it", patience.as_secs_f64()),
+                &format!("not finished within {:.1} s; the job continues without it", patience.as_secs_f64()),
             );
         }
         Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {

@@ -9,12 +9,12 @@ const SYSTEM_LOG: &str = "/dev/log";
 const WARNING: u8 = 3 * 8 + 4;
 const INFORMATIONAL: u8 = 3 * 8 + 6;
 
-/// Reports what was done.
+/// Reports a completed action.
 pub(super) fn done(what: &str, text: &str) {
     say(INFORMATIONAL, what, text);
 }
 
-/// Reports what went wrong.
+/// Reports a failure.
 pub(super) fn problem(what: &str, text: &str) {
     say(WARNING, what, text);
 }

@@ -26,8 +26,8 @@ fn variable(key: &str) -> Option<String> {
     std::env::var(key).ok()
 }
 
-/// Registers the job that starts. A registration that is left of an earlier run of the same job, which was requeued, is
-/// ended first.
+/// Registers the job that starts. If a registration of an earlier, requeued run of the same job is still open, ends
+/// that one first.
 pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -> Done {
     let mut facts = Facts::of_environment(variable)?;
     let given = gpus::given(facts.number, variable("SLURM_JOB_GPUS").as_deref(), until)?;
@@ -51,7 +51,7 @@ pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -
             let chosen = gpus::choose(count, &api.get("/v1/gpus")?, &api.get("/v1/jobs")?)?;
             tags.insert("gpus_from".to_owned(), "count".to_owned());
             done.push(format!(
-                "Slurm does not say which {count} GPU(s) job {} has; took {}",
+                "Slurm does not report which {count} GPU(s) job {} has; assumed {}",
                 facts.number,
                 json!(chosen)
             ));
@@ -100,7 +100,7 @@ fn lock() -> Option<File> {
     None
 }
 
-/// Ends the job that leaves the node.
+/// Ends the job that has finished on this node.
 pub(super) fn epilog(api: &Api) -> Done {
     let facts = Facts::of_environment(variable)?;
     let mut done = Vec::new();
@@ -113,8 +113,8 @@ pub(super) fn epilog(api: &Api) -> Done {
     Ok(done)
 }
 
-/// Prints the variables of a task: Slurm takes lines `export NAME=value` into the task's environment. Prints nothing for
-/// a job that is not registered.
+/// Prints environment variables for a task: Slurm copies lines `export NAME=value` into the task's environment. Prints
+/// nothing for a job that is not registered.
 pub(super) fn task_prolog(api: &Api) -> Done {
     let facts = Facts::of_environment(variable)?;
     let Some(id) = of_slurm_job(api, facts.number)?.into_iter().next() else { return Ok(Vec::new()) };

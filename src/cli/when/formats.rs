@@ -1,11 +1,11 @@
-//! The start as Slurm, cron and at read it: in the machine's local time.
+//! The start in the formats of Slurm, cron and at: in the machine's local time.
 
 use anyhow::Context;
 use chrono::{DateTime, MappedLocalTime, TimeDelta, TimeZone, Timelike, Utc};
 use serde_json::Value;
 
-/// Returns why a value of the variable `TZ` names no time zone; `None` if it does. The system's own time functions take
-/// such a value for UTC without a word.
+/// Returns the reason why a value of the variable `TZ` is not a time zone; `None` if it is one. The system's own time
+/// functions silently take an unknown time zone for UTC.
 pub(super) fn why_unknown(zone: &str) -> Option<String> {
     let is_known = zone.is_empty() || tz::TimeZone::from_posix_tz(zone).is_ok();
     (!is_known).then(|| {
@@ -38,8 +38,8 @@ impl Moment {
         self.start <= self.now
     }
 
-    /// Returns the time for `sbatch --begin`. Local times that occur twice, when clocks are put back, are written as a
-    /// distance from now, since Slurm would take the first of them.
+    /// Returns the time for `sbatch --begin`. A local time that occurs twice, when clocks are set back, is given as
+    /// seconds from now, because Slurm would use the first of the two.
     pub(super) fn slurm<Z: TimeZone>(&self, zone: &Z) -> String {
         if self.is_now() {
             return "now".to_owned();
@@ -51,7 +51,7 @@ impl Moment {
         }
     }
 
-    /// Returns minute, hour, day, month and weekday of a line for cron.
+    /// Returns minute, hour, day, month and weekday: the first five fields of a line for cron.
     pub(super) fn cron<Z: TimeZone>(&self, zone: &Z) -> String {
         let local = self.full_minute().with_timezone(zone).naive_local();
         local.format("%-M %-H %-d %-m *").to_string()
@@ -63,7 +63,7 @@ impl Moment {
         local.format("%Y%m%d%H%M").to_string()
     }
 
-    /// Returns where the full minute of [`Self::cron`] and [`Self::at`] says less than the start, in one sentence each.
+    /// Returns warnings, in one sentence each, where [`Self::cron`] and [`Self::at`] express the start less exactly.
     pub(super) fn doubts<Z: TimeZone>(&self, zone: &Z) -> Vec<String> {
         let minute = self.full_minute();
         let local = minute.with_timezone(zone).naive_local();

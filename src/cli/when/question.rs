@@ -24,7 +24,7 @@ const FLAGS: [(&str, &str); 10] = [
     ("max_loss_probability", "--confidence"),
 ];
 
-/// Describes a refusal of the API by the flag that is wrong.
+/// Describes an error of the API by the flag whose value is wrong.
 pub(super) fn describe_refusal(refusal: &str) -> String {
     name_flag(refusal, &FLAGS)
 }
@@ -84,7 +84,7 @@ fn confidence(text: &str) -> Result<f64, String> {
 }
 
 impl Asked {
-    /// Checks that the flags fit together.
+    /// Checks that the flags can be combined.
     ///
     /// # Errors
     /// What is missing or too much, in one sentence.
@@ -100,12 +100,12 @@ impl Asked {
         }
     }
 
-    /// Returns the name of a job whose earlier runs fill in what the flags leave open.
+    /// Returns the name of the job whose earlier runs supply the values that no flag gives.
     pub(super) fn name(&self) -> Option<&JobName> {
         self.name.as_ref()
     }
 
-    /// Returns the request that the flags make.
+    /// Returns the request for advice.
     pub(super) fn request(&self) -> WhenRequest {
         let bound = self.within.map(StartBound::Within);
         let bound = bound.or(self.latest_start.map(StartBound::Start)).or(self.latest_end.map(StartBound::End));
@@ -121,7 +121,7 @@ impl Asked {
         }
     }
 
-    /// Returns the parameters of `GET /v1/when` that the flags make.
+    /// Returns the request as parameters of `GET /v1/when`.
     pub(super) fn query(&self) -> Vec<(&'static str, String)> {
         let seconds = |value: Option<Seconds>| value.map(|s| s.get().to_string());
         let time = |value: Option<DateTime<Utc>>| value.map(|t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true));

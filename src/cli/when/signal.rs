@@ -22,7 +22,7 @@ type Advice = Result<Value, String>;
 enum DaemonAnswer {
     Advice(Value),
     Refused(String),
-    /// No daemon answered as it should; the reason in one sentence.
+    /// No daemon gave advice; contains the reason in one sentence.
     None(String),
 }
 

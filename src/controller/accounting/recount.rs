@@ -1,5 +1,5 @@
-//! Emissions of running jobs and of the carbon budget: an hour is counted again when carbon intensities of the hour
-//! change.
+//! Emissions of running jobs and of the carbon budget: the emissions of an hour are computed again when the hour's carbon
+//! intensities change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,30 +18,32 @@ use wattune_core::ledger::apportion::hours_of;
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::GramsCo2e;
 
-/// Maximum number of hours whose emissions are counted again in one tick, the newest first.
+/// Maximum number of hours whose emissions are computed again in one tick, the newest first.
 const RECOUNTED_AT_ONCE: usize = 24;
 
 impl Accounting {
-    /// Marks the past hours of `slots`: their emissions are to be counted again.
+    /// Marks the past hours in `slots`, so that [`Self::recount_hours`] computes their emissions again.
     pub(crate) fn recount_in<'a>(&mut self, node: &mut Node<'_>, slots: impl IntoIterator<Item = &'a Slot>) {
         let now = node.now().utc;
         let past = slots.into_iter().filter(|slot| slot.start() < now);
         self.ledger.recount.extend(past.flat_map(hours_of).filter(|hour| *hour < now));
     }
 
-    /// Marks all hours with emissions of a running job or of the budget: they are to be counted again.
+    /// Marks all hours in which running jobs, or the carbon budget, have emissions, so that [`Self::recount_hours`]
+    /// computes these emissions again.
     pub(crate) fn recount_everything(&mut self, node: &mut Node<'_>) {
         let counted = self.counted_hours(node).collect::<Vec<_>>();
         self.ledger.recount.extend(counted);
     }
 
-    /// Returns the hours with counted emissions of a running job or of the budget.
+    /// Returns the hours in which running jobs, or the carbon budget, have counted emissions.
     fn counted_hours(&self, node: &Node<'_>) -> impl Iterator<Item = DateTime<Utc>> {
         let of_jobs = node.jobs.iter().flat_map(|job| job.emissions.hours().chain(job.cpu_emissions.hours()));
         of_jobs.chain(self.budget.hours())
     }
 
-    /// Counts the emissions of marked hours again: at most [`RECOUNTED_AT_ONCE`] hours, the newest first.
+    /// Computes again the emissions of marked hours, for running jobs and the carbon budget: of at most
+    /// [`RECOUNTED_AT_ONCE`] hours per call, the newest first.
     pub(crate) async fn recount_hours(&mut self, node: &mut Node<'_>) {
         if self.ledger.recount.is_empty() {
             return;
@@ -57,8 +59,8 @@ impl Accounting {
         }
     }
 
-    /// Counts the emissions of the budget and of all jobs anew from the ledger, which has all rows of jobs that began
-    /// under an earlier daemon.
+    /// Computes again, from the ledger, the emissions of the carbon budget and of all running jobs. Only the ledger has
+    /// the rows of jobs that began under an earlier daemon.
     pub(crate) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
         self.recount_budget(node).await;
         let ids = node.jobs.ids();

@@ -185,7 +185,7 @@ impl TryFrom<NewEvent> for DemandResponse {
         let slot = slot.ok_or_else(|| invalid("end", format!("is {}, not after start", new.end.format("%FT%TZ"))))?;
         let target = level(("target_w", new.target_w), ("target_pct", new.target_pct))?;
         let target = target.ok_or_else(|| {
-            invalid("target_w", "is missing: say what all limits may add up to, with target_w or target_pct".into())
+            invalid("target_w", "is missing; give target_w or target_pct, the maximum sum of all GPUs' limits".into())
         })?;
         let seconds = |field, value: f64| {
             Seconds::try_new(value).ok_or_else(|| invalid(field, "is not a finite number of seconds".into()))
@@ -195,7 +195,7 @@ impl TryFrom<NewEvent> for DemandResponse {
             (None, None) => None,
             (Some(level), Some(lasts)) => Some(Rebound { level, lasts: seconds("rebound_s", lasts)? }),
             (Some(_), None) => {
-                return Err(invalid("rebound_s", "is missing: say for how long the rebound limit holds".into()));
+                return Err(invalid("rebound_s", "is missing; give the duration of the rebound limit in seconds".into()));
             }
             (None, Some(_)) => {
                 let why = "needs a level to return to: set rebound_w or rebound_pct too".into();

@@ -48,8 +48,8 @@ impl Cap {
         let strictest = Slot::new(now.utc, now.utc + TimeDelta::days(8)).and_then(|week| schedule.over(&week));
         if let Some(cap) = strictest.filter(|cap| *cap < lowest) {
             problems.push(format!(
-                "the node's cap goes down to {cap} within the next days, and the GPUs' limits add up to {lowest} at the \
-                 least; raise the cap, or remove GPUs"
+                "the node's cap goes down to {cap} within the next days, but even the GPUs' lowest limits add up to {lowest}; raise \
+                 the cap, or remove GPUs"
             ));
         }
         let events = self.fixed.iter().chain(self.events.values());

@@ -81,7 +81,8 @@ impl Gpu {
         }
     }
 
-    /// Replaces the override by a client's, and forgets what kept earlier writes from being tried again.
+    /// Replaces the override by a client's, and clears the records of failed writes, so that the new override's writes
+    /// are tried at once.
     pub(crate) fn take_over(&mut self, manual: Override) {
         self.manual = Some(manual);
         (self.external, self.denied, self.deviation) = (None, None, None);

@@ -33,7 +33,7 @@ impl Gpu {
                 tracing::info!(gpu.uuid = %id, "GPU {id}: clocks unlocked");
             } else {
                 tracing::info!(gpu.uuid = %id, "GPU {id}: the driver accepted the request to remove wattune's clock limit of \
-                    {lock}; the GPU is idle or limited for another reason, so its clock cannot confirm it");
+                    {lock}; the GPU is idle or limited for another reason, so its clock does not show the effect");
             }
             (self.clocks.unlocking, self.clocks.unlocked) = (None, true);
         }
@@ -118,7 +118,7 @@ impl Gpu {
         (self.clocks.locked, self.clocks.unlocking, self.clocks.refused) = (None, None, false);
     }
 
-    /// Removes the lock of the memory's clocks that a client has left, unless the client's override goes on. Returns
+    /// Removes the lock of the memory's clocks that a client has left, unless the client's override lasts. Returns
     /// whether a write was requested.
     pub(super) fn unlock_memory(&mut self, journal: &mut Journal, now: Now) -> Result<bool, JournalError> {
         let id = self.id().clone();
@@ -170,12 +170,12 @@ impl Gpu {
     /// Returns why the GPU's clocks are still locked although they were to be unlocked, once that is certain.
     pub(crate) fn describe_clock_deviation(&self) -> Option<String> {
         if self.clocks.refused {
-            return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
+            return Some("its clocks are still locked: the driver refuses to unlock them; wattune tries again".into());
         }
         let Unlocking { lock, still_low, .. } = self.clocks.unlocking.filter(|unlocking| unlocking.is_ignored)?;
         Some(format!(
-            "its clocks are still locked: the driver accepts their unlocking from {lock}, and they run at {} MHz for no other \
-             reason; it is tried again",
+            "its clocks are still locked: the driver accepts the request to unlock them from {lock}, but they run at {} MHz and \
+             the GPU reports no other reason; wattune tries again",
             still_low?.0
         ))
     }
@@ -256,13 +256,14 @@ impl Gpu {
         }
         self.clocks.left_alone_because = Some(match self.clocks.last_lock.filter(|lock| is_ours(*lock)) {
             Some(lock) => format!(
-                "its clocks are left alone: it works at {highest} MHz of {} and reports no reason. wattune had locked them to \
-                 {lock}, and the driver accepted their unlocking without doing it (nvidia-smi -rgc unlocks them)",
+                "its clocks are left alone: under load it runs at {highest} MHz at most, its highest clock is {}, and no reason is \
+                 reported. wattune had locked the clocks to {lock}, and the driver accepted the request to unlock them without \
+                 effect (nvidia-smi -rgc unlocks them)",
                 range.max()
             ),
             None => format!(
-                "its clocks are left alone: it works at {highest} MHz of {} and reports no reason, so an external writer \
-                 has locked them, and no driver reports to what (nvidia-smi -rgc unlocks them)",
+                "its clocks are left alone: under load it runs at {highest} MHz at most, its highest clock is {}, and no reason is \
+                 reported. So an external writer has locked the clocks; no driver reports such locks (nvidia-smi -rgc unlocks them)",
                 range.max()
             ),
         });

@@ -43,8 +43,8 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     }
     if let Some((jump, at)) = observed.counter_jump.filter(|(jump, _)| now.since(jump.at) < JUMP_SHOWN) {
         let words = format!(
-            "its energy counter gained {:.0} J in {:.1} s at {}, and it can have used {:.0} J at most: not recorded, its power \
-             is integrated instead and marked as estimated",
+            "its energy counter rose by {:.0} J in {:.1} s at {}, but the GPU can have used {:.0} J at most: wattune ignores the \
+             rise, integrates power instead, and marks this energy as estimated",
             jump.gained.to_joules().get(),
             jump.span.get(),
             at.utc.format("%FT%TZ"),

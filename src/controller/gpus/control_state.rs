@@ -32,7 +32,8 @@ pub(crate) struct Override {
     pub(crate) locks_memory: bool,
 }
 
-/// End of a manual override. Whatever the end, another write, an external writer or the daemon's end comes first.
+/// End of a manual override. The override ends earlier if there is another write or an external writer, or if the
+/// daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OverrideEnd {
     /// Expiry.
@@ -42,7 +43,7 @@ pub enum OverrideEnd {
         /// Expiry on the wall clock, for people.
         until_utc: DateTime<Utc>,
     },
-    /// End of the client's process, which the caller reports.
+    /// The override ends when its client's process ends; the caller reports that.
     WithProcess,
     /// Time after which a GPU without processes is given up.
     Unused {
@@ -51,7 +52,7 @@ pub enum OverrideEnd {
         /// Time since which the GPU has no process; `None` while it has one.
         since: Option<Monotonic>,
     },
-    /// No end of its own.
+    /// The override has no end of its own.
     Kept,
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Returns a GPU without jobs.
+    /// Creates the state of a GPU that no job uses.
     pub(crate) fn new(handle: GpuHandle) -> Self {
         let observed = handle.observe();
         Self {

@@ -202,7 +202,7 @@ impl Gpus {
             // The driver may renumber GPUs when one becomes usable, so that two have the same index here.
             return match found.next() {
                 Some(other) => Err(ControlError::Conflict(format!(
-                    "{which} is the index of both {} and {} since one of them came after the start; name the GPU by its UUID",
+                    "{which} is the index of both {} and {} since one of them was added after the daemon's start; name the GPU by its UUID",
                     gpu.id(),
                     other.id()
                 ))),
@@ -349,8 +349,8 @@ impl Gpus {
         let (id, index) = (gpu.id().clone(), gpu.handle.identity().index);
         if let Some(other) = self.all.values().find(|other| other.handle.identity().index == index) {
             let problem = format!(
-                "GPU {index} is the index of both {id}, which came after the start, and {}: name them by UUID until the daemon \
-                 is started again",
+                "GPU {index} is the index of both {id}, which was added after the daemon's start, and {}: name them by UUID until \
+                 the daemon is restarted",
                 other.id()
             );
             self.problems.push(problem);
@@ -406,7 +406,7 @@ fn act_on(gpu: &mut Gpu, target: Target, settings: &Settings, journal: &mut Jour
         }
         Act::Clocks(what) => tracing::info!(gpu.uuid = %id, "GPU {id}: {what}"),
         Act::Yielded(external) => {
-            tracing::warn!(gpu.uuid = %id, "GPU {id}: an external writer set {}; leaving it alone", external.limit);
+            tracing::warn!(gpu.uuid = %id, "GPU {id}: an external writer set the limit to {}; wattune leaves it alone", external.limit);
         }
         Act::Restored(limit) => {
             tracing::info!(gpu.uuid = %id, "GPU {id}: restored to its original limit of {limit}");

@@ -42,7 +42,7 @@ impl Gpu {
         }
         if let Some(external) = &self.external {
             return Some(format!(
-                "an external writer set it to {} at {}; wattune leaves it alone until its job ends or a new limit is \
+                "an external writer set it to {} at {}; wattune leaves that limit alone until the GPU's job ends or a new limit is \
                  requested with PUT …/power-limit",
                 external.limit,
                 external.since.format("%FT%TZ")
@@ -60,8 +60,8 @@ impl Gpu {
                 Ok(()) => "nvmlDeviceGetPowerManagementLimit".into(),
             };
             format!(
-                "the driver does not report the present limit since {} ({why}), so that it could not be restored: nothing \
-                 is set",
+                "the driver has not reported the present limit since {} ({why}): wattune could not restore it later, so it sets \
+                 no limit",
                 since.utc.format("%FT%TZ")
             )
         })
@@ -114,7 +114,7 @@ impl Gpu {
             None => "the driver accepts the limit and does not keep it".into(),
         };
         Some(format!(
-            "its power limit is {shown} and not {wanted} as wanted, since {}: {why}; it is tried again",
+            "its power limit has been {shown} instead of {wanted} since {}: {why}; wattune tries again",
             since.utc.format("%FT%TZ")
         ))
     }
@@ -151,7 +151,7 @@ impl Gpu {
 
     pub(super) fn record_failed_restore(&mut self, original: PowerLimit, why: String) {
         let words = format!(
-            "its original limit of {original} could not be restored: {why}; it is tried again every few seconds"
+            "its original limit of {original} could not be restored: {why}; wattune tries again every few seconds"
         );
         tracing::error!(gpu.uuid = %self.id(), "GPU {}: {words}", self.id());
         self.remark = Some(words.clone());

@@ -1,4 +1,4 @@
-//! Requests to a job's starter, and the start that is chosen for a held job.
+//! Requests to the program that starts a job, and the start that is chosen for a held job.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 use crate::store::{ChosenStart, ExpectedSaving};
 use wattune_core::plan::StartReason;
 
-/// Request of the daemon to the job's starter, such as `wattune run`. The daemon itself signals no process.
+/// The daemon's request to the program that starts and stops the job, such as `wattune run`. The daemon itself starts
+/// no process and sends no signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
@@ -20,7 +21,7 @@ pub enum Wanted {
     Suspend,
 }
 
-/// Reason for which a job's starter starts the job.
+/// Reason why the program that starts the job starts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BeginReason {
@@ -60,7 +61,7 @@ pub(crate) struct StartChoice {
     pub(crate) reason: String,
     /// Kind of the reason; `None` where no start could be chosen.
     pub(crate) kind: Option<StartReason>,
-    /// Reason why the choice rests on less than a forecast, in one sentence; `None` if it rests on one.
+    /// Reason why the choice is not based on a forecast, in one sentence; `None` if it is.
     pub(crate) caveat: Option<String>,
 }
 

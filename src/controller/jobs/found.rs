@@ -1,6 +1,6 @@
 //! Owns the discovery of jobs: which processes on GPUs belong to no registered job, and the jobs recorded for them.
 //!
-//! [`FoundJobs::judge`] is the rule; what it wants done it returns as [`Step`]s.
+//! [`FoundJobs::judge`] is the rule: it returns the actions that it requests as [`Step`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use wattune_core::units::Seconds;
 /// second, and a process that opens a GPU anew is missing for a moment.
 const GRACE: Seconds = Seconds::new(5.0);
 
-/// Most ids in the label `joins`.
+/// Maximum number of ids in the label `joins`.
 const MOST_JOINED: usize = 6;
 
-/// Something to be done about found jobs.
+/// Action that the discovery of jobs requests.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Step {
-    /// Records a job. `continues` is a found job that this one replaces, because the GPUs of a job never change.
+    /// Records a job. `continues` is a found job that this one replaces because its processes now use other GPUs: the
+    /// GPUs of a job never change.
     Begin { labels: Labels, gpus: Vec<GpuId>, processes: Vec<Process>, continues: Option<JobId> },
-    /// Counts further processes for a job.
+    /// Counts further processes for a found job.
     Extend { job: JobId, processes: Vec<Process> },
     /// Ends a job.
     End { job: JobId, why: String },
@@ -42,13 +43,13 @@ struct Found {
     changed_since: Option<Monotonic>,
 }
 
-/// Process ids on each GPU with the GPU's index; a GPU whose processes are unknown now is missing.
+/// Process ids on each GPU, with the GPU's index. GPUs whose processes are unknown are missing.
 pub(crate) type Listed = BTreeMap<GpuId, (u32, Vec<u32>)>;
 
-/// Returns the registered job to which a process on a GPU belongs.
+/// Function that returns the registered job to which a process on a GPU belongs.
 pub(crate) type OwnerOf<'a> = dyn Fn(&Candidate, &Sighting) -> Option<JobId> + 'a;
 
-/// What the rule decides by.
+/// Input of the rule that decides about found jobs.
 pub(crate) struct Scene<'a> {
     pub(crate) listed: Listed,
     pub(crate) seen: Arc<Sightings>,
@@ -65,7 +66,7 @@ struct Group {
     owned: BTreeMap<GpuId, JobId>,
 }
 
-/// Owner of the discovery.
+/// Owner of the discovery of jobs.
 #[derive(Default)]
 pub(crate) struct FoundJobs {
     scout: Option<Scout>,
@@ -79,7 +80,8 @@ impl FoundJobs {
         Self { scout, ..Self::default() }
     }
 
-    /// Reads which processes have GPUs open, and what is known about them; `None` if nothing is looked for.
+    /// Reads which processes have GPUs open (first) and their identities (second); `None` if the settings turn the
+    /// discovery off.
     pub(crate) fn observe(&self, gpus: &Gpus) -> Option<(Listed, Arc<Sightings>)> {
         let scout = self.scout.as_ref()?;
         let mut listed = Listed::new();
@@ -94,14 +96,15 @@ impl FoundJobs {
         Some((listed, scout.look_at(wanted)))
     }
 
-    /// Writes the job-mapping folder, if the settings say so. `jobs` has the ids of the jobs on each GPU, by index.
+    /// Writes the job-mapping folder if the settings say so. `jobs` returns the ids of the jobs on each GPU, by the
+    /// GPU's index.
     pub(crate) fn write_mapping(&self, jobs: impl FnOnce() -> BTreeMap<u32, Vec<String>>) {
         if let Some(scout) = self.scout.as_ref().filter(|scout| scout.writes_mapping()) {
             scout.set_mapping(jobs());
         }
     }
 
-    /// Takes note of a job that begins or, after a restart of the daemon, goes on.
+    /// Adds a found job that begins or that continues after a restart of the daemon. Ignores other jobs.
     pub(super) fn note(&mut self, job: &Job) {
         let Some(Processes::Found(processes)) = &job.spec.processes else { return };
         let Some(key) = Key::of_tags(&job.spec.tags) else { return };
@@ -113,7 +116,8 @@ impl FoundJobs {
         self.open.remove(job);
     }
 
-    /// Returns the ids of the found jobs whose processes a registration on these GPUs includes, as a label.
+    /// Returns, as the value of a label, the ids of the found jobs to which processes of a new registration on these
+    /// GPUs belong; `None` if there are none.
     pub(crate) fn joined_by(&self, gpus: &[GpuId], processes: Option<&Processes>, seen: &Sightings) -> Option<String> {
         let includes = |candidate: &Candidate, sighting: &Sighting| {
             gpus.contains(&candidate.gpu)
@@ -138,7 +142,8 @@ impl FoundJobs {
         (!ids.is_empty()).then(|| ids.join(","))
     }
 
-    /// Decides what is to be done now, and returns it with the found jobs whose processes were seen.
+    /// Decides about found jobs. Returns the requested actions (first) and the found jobs whose processes still use
+    /// GPUs (second).
     pub(crate) fn judge(&mut self, scene: &Scene<'_>, now: Monotonic) -> (Vec<Step>, Vec<JobId>) {
         let after = self.scout.as_ref().map_or(Seconds::ZERO, Scout::after);
         self.judge_after(scene, now, after)
@@ -175,9 +180,9 @@ impl FoundJobs {
                 (Some(by), true) => format!("joined by job {by}"),
                 (None, true) => "its processes have left its GPUs".to_owned(),
                 (Some(by), false) => {
-                    format!("some of its processes joined by job {by}; the others go on as another job")
+                    format!("some of its processes belong to job {by} now; the others continue as a new job")
                 }
-                (None, false) => "its processes use other GPUs now and go on as another job".to_owned(),
+                (None, false) => "its processes use other GPUs now and continue as a new job".to_owned(),
             };
             steps.push(Step::End { job: id.clone(), why });
             if let Some(labels) = group.labels.clone().filter(|_| !used.is_empty()) {
@@ -200,8 +205,8 @@ impl FoundJobs {
 }
 
 impl Scene<'_> {
-    /// Returns the processes by identity, and a test for GPUs on which a process was not looked at yet, or whose
-    /// processes are unknown.
+    /// Returns the processes by identity (first), and a test for GPUs with a process that was not examined yet or with
+    /// unknown processes (second).
     fn groups(&self) -> (BTreeMap<Key, Group>, impl Fn(&GpuId) -> bool) {
         let mut groups: BTreeMap<Key, Group> = BTreeMap::new();
         let mut known: BTreeSet<GpuId> = self.listed.keys().cloned().collect();

@@ -131,7 +131,7 @@ fn a_registration_takes_its_processes_over_at_once() {
     world.at(10.0);
     world.processes[0].3 = Some("theirs");
     let parted = world.at(11.0);
-    assert!(parted[0].starts_with("job-1 ends: some of its processes joined by job theirs"), "{parted:?}");
+    assert!(parted[0].starts_with("job-1 ends: some of its processes belong to job theirs now"), "{parted:?}");
     assert_eq!(parted[1..], ["job-2 on [1] with 51 after job-1"]);
     world.processes[1].3 = Some("theirs");
     assert_eq!(world.at(12.0), ["job-2 ends: joined by job theirs"]);

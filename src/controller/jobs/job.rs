@@ -38,7 +38,7 @@ pub enum Phase {
     Observing,
     /// The job waits for its start and holds no GPU.
     Held,
-    /// The job has saved a checkpoint, has exited and has given its GPUs back; the daemon says when it is to go on.
+    /// The job has saved a checkpoint, exited and left its GPUs; the daemon decides when it resumes.
     Suspended,
 }
 
@@ -106,7 +106,7 @@ impl SweepCeiling {
             Self::Waiting { until, wanted, room } => {
                 let until = until.map_or("until there is room".into(), |at| format!("until {}", at.format("%FT%TZ")));
                 Some(format!(
-                    "measuring waits {until}: the node's cap leaves its GPUs {:.0} W of the {:.0} W to be measured",
+                    "measuring waits {until}: the node's cap leaves the job's GPUs {:.0} W, and {:.0} W are to be measured",
                     room.get().max(0.0),
                     wanted.get()
                 ))
@@ -143,7 +143,7 @@ pub(crate) struct Job {
     /// Just-in-time profiler; `None` while a GPU reports no limits.
     pub(crate) profiler: Option<Profiler>,
     pub(crate) plan: Option<Plan>,
-    /// Start chosen for a held job, or with which it began; `None` before the first choice.
+    /// Start that was chosen for a job that is or was held; `None` before the first choice.
     pub(crate) start: Option<StartChoice>,
     /// Reason why there is no plan although the profile is complete.
     pub(crate) unplannable: Option<String>,
@@ -183,7 +183,7 @@ pub(crate) struct Job {
     pub(crate) saved_progress: Option<StoredProgress>,
     pub(super) lease_until: Monotonic,
     pub(super) last_report_at: Option<Monotonic>,
-    /// True if this daemon has seen the job's processes run, for a job that lives as long as they do.
+    /// True if this daemon has seen processes of the job run, for a job whose lease its processes renew.
     pub(super) is_seen_running: bool,
     pub(super) setting: Option<Setting>,
     saved_record: Option<Record>,
@@ -260,13 +260,13 @@ impl Job {
         self.groups = groups;
     }
 
-    /// Renews the lease of a job whose processes ran at the time `at`.
+    /// Renews the lease of a job whose processes were running at the time `at`.
     pub(super) fn note_running(&mut self, at: Monotonic) {
         self.is_seen_running = true;
         self.lease_until = self.lease_until.max(at.after(self.spec.lease));
     }
 
-    /// Returns whether this daemon has seen the processes of a job that lives as long as they run.
+    /// Returns whether this daemon has seen processes of the job run, for a job whose lease its processes renew.
     pub(crate) fn is_seen_running(&self) -> bool {
         self.is_seen_running
     }

@@ -52,7 +52,8 @@ impl Jobs {
         &self.found
     }
 
-    /// Decides what is to be done about found jobs, and returns it with those whose processes were seen.
+    /// Decides about found jobs. Returns the requested actions (first) and the found jobs whose processes still use
+    /// GPUs (second).
     pub(super) fn judge<'a>(
         &'a mut self,
         now: Monotonic,
@@ -61,7 +62,7 @@ impl Jobs {
         self.found.judge(&scene(&self.by_id), now)
     }
 
-    /// Renews the leases of found jobs whose processes were seen.
+    /// Renews the leases of the found jobs in `alive`, whose processes still use GPUs.
     pub(super) fn renew_found(&mut self, alive: &[JobId], at: Monotonic) {
         for id in alive {
             if let Some(job) = self.by_id.get_mut(id) {
@@ -70,7 +71,8 @@ impl Jobs {
         }
     }
 
-    /// Writes the job-mapping folder, if the settings say so: the Slurm job of each job on a GPU, otherwise its own id.
+    /// Writes the job-mapping folder if the settings say so: for each GPU the ids of its jobs, which are Slurm's
+    /// numbers where known.
     pub(super) fn write_mapping(&self, gpus: &Gpus) {
         self.found.write_mapping(|| {
             let ids = |gpu: &Gpu| {

@@ -1,4 +1,4 @@
-//! Presence of a job: held until its start, on its GPUs, or suspended; and the request to the job's starter.
+//! Presence of a job: held until its start, on its GPUs, or suspended; and the request to the program that starts the job.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -27,7 +27,7 @@ impl Job {
         self.progress.presence.is_held()
     }
 
-    /// Returns true if the job's GPUs are reserved for it although it is not on them: their idle energy is the job's.
+    /// Returns true if GPUs are reserved for the absent job: their idle energy then belongs to the job.
     pub(crate) fn reserves(&self) -> bool {
         let offers = &self.spec.offers;
         match self.progress.presence.absence {
@@ -55,8 +55,8 @@ impl Job {
         self.spec.offers.suspend.as_ref().filter(|_| !presence.is_deaf && !presence.is_guest)
     }
 
-    /// Returns the time at which the job was asked for: its registration or, for a job that takes an earlier one up,
-    /// that of the first job with its key.
+    /// Returns the time at which the job was first requested: its registration or, for a job that continues an earlier
+    /// one, the registration of the first job with its key.
     pub(crate) fn asked_at(&self) -> DateTime<Utc> {
         self.spec.offers.continues.as_ref().map_or(self.registered_at, |earlier| earlier.asked_at)
     }
@@ -72,8 +72,8 @@ impl Job {
         Some(self.start.as_ref().map_or(offer.latest, |choice| choice.latest.min(offer.latest)))
     }
 
-    /// Returns the objective with which the job is planned: a job that offers to be suspended pauses by giving its GPUs
-    /// back.
+    /// Returns the objective with which the job is planned. For a job that offers to be suspended, pauses are
+    /// suspensions, with their costs.
     pub(crate) fn planned_objective(&self) -> Objective {
         let Some(offer) = self.suspend_offer() else { return self.spec.objective };
         let presence = &self.progress.presence;
@@ -85,8 +85,8 @@ impl Job {
         Objective { pausable, ..self.spec.objective }
     }
 
-    /// Returns what the job's starter is to do now, and the time of the next planned change; `None` if no change is
-    /// planned.
+    /// Returns the daemon's current request to the program that starts and stops the job (first), and the time of the
+    /// next planned change (second; `None` if no change is planned).
     pub(crate) fn wanted_now(&self, now: Now) -> (Wanted, Option<DateTime<Utc>>) {
         if let Some(offer) = self.held_offer() {
             let start = self.start.as_ref().map(|choice| choice.start);
@@ -108,7 +108,7 @@ impl Job {
         }
     }
 
-    /// Returns true if the job is on its GPUs and is asked to suspend.
+    /// Returns true if the job is on its GPUs and the daemon asks it to suspend.
     pub(crate) fn is_asked_to_suspend(&self) -> bool {
         self.progress.presence.suspend_asked_at.is_some() && !self.is_absent()
     }
@@ -128,8 +128,8 @@ impl Job {
         ahead.filter(|s| s.slot.start() > now.utc).find(|s| s.activity == JobActivity::Paused).map(|s| s.slot.start())
     }
 
-    /// Asks the job to suspend while its plan pauses it, and withdraws the request when the plan no longer does. A job
-    /// that does not react for long is planned without suspensions from then on.
+    /// Asks the job to suspend while its plan pauses it, and withdraws the request afterwards. If the job does not
+    /// react for too long, it is planned without suspensions from then on.
     pub(super) fn ask_to_suspend(&mut self, is_planned: bool, now: Now) {
         let Some(offer) = self.suspend_offer().filter(|_| !self.is_absent()) else { return };
         let declared = offer.checkpoint;
@@ -161,8 +161,8 @@ impl Job {
             Some(StartChoice { start, decide_at: until, latest, saving: None, reason, kind: None, caveat: None });
     }
 
-    /// Returns the offers that a job inherits which replaces this one and offers nothing itself, such as a script that
-    /// registers itself although its starter has registered it. It runs already, so that its start is not offered again.
+    /// Returns the offers for a job that replaces this one and makes no offers itself, such as a script that registers
+    /// itself under `wattune run`. The job runs already, so its start is not offered again.
     pub(crate) fn inherited_offers(&self, may_suspend: bool) -> Offers {
         let own = &self.spec.offers;
         if own.is_empty() {
@@ -204,8 +204,8 @@ impl Job {
         true
     }
 
-    /// Records that the job has saved, has exited and holds no GPU any more. The job may do so without having been
-    /// asked to. Returns false, and changes nothing, if the job is absent already.
+    /// Records that the job has saved its state, exited and left its GPUs. The job may do so without a request. Returns
+    /// false, and changes nothing, if the job is absent already.
     pub(crate) fn suspend(&mut self, now: Now) -> bool {
         if self.is_absent() {
             return false;
@@ -240,7 +240,7 @@ impl Job {
         }
     }
 
-    /// Records progress beyond that before the last suspension: the job has restarted.
+    /// Records that the job has restarted: it made progress beyond that before the last suspension.
     pub(super) fn note_restarted(&mut self, now: Now) {
         let presence = &mut self.progress.presence;
         if let Some(since) = presence.restarted_at.take() {

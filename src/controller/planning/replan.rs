@@ -29,7 +29,7 @@ pub enum ReplanReason {
     OutOfBandCap,
     /// The node's cap leaves the job more or less power, or the carbon budget leaves it more or less emissions.
     OtherShare,
-    /// The job begins, goes on after a suspension, or no longer offers to be suspended.
+    /// The job begins, resumes after a suspension, or no longer offers to be suspended.
     Resumed,
     /// A GPU became usable again.
     GpuReturned,

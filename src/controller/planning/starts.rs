@@ -23,8 +23,8 @@ const RETHOUGHT: TimeDelta = TimeDelta::hours(1);
 const ASSUMED_RUN: TimeDelta = TimeDelta::hours(1);
 /// Time after the daemon's start for which held jobs wait for the first response of a source.
 const FIRST_ANSWER: TimeDelta = TimeDelta::minutes(5);
-/// Time ahead over which the node's cap is considered: its lowest value in this time counts for all starts, so that a job
-/// that goes on for long stays under it, too.
+/// Time ahead over which the node's cap is considered: its lowest value in this time counts for all starts, so that
+/// long jobs stay under the cap, too.
 const CAP_AHEAD: TimeDelta = TimeDelta::days(2);
 
 /// Owner of the choice of starts.

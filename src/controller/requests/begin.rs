@@ -79,7 +79,7 @@ impl Controller {
         let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
         if job.is_held() {
             return Err(ControlError::Conflict(format!(
-                "job {id} is held and has not begun, so it cannot be suspended; POST /v1/jobs/{id}/begin says that it begins"
+                "job {id} is held and has not begun, so it cannot be suspended; report its start with POST /v1/jobs/{id}/begin first"
             )));
         }
         if job.spec.offers.suspend.is_none() {
@@ -125,7 +125,8 @@ impl Controller {
         }
     }
 
-    /// Attributes the idle energy of the GPUs that are reserved for an absent job up to now, right before that changes.
+    /// Records the idle energy of the GPUs that are reserved for an absent job up to now. Called right before the
+    /// reservation changes.
     pub(super) fn split_reserved(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id).filter(|job| job.reserves()) else { return };
         for gpu in job.spec.gpus.clone() {

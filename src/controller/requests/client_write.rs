@@ -1,6 +1,6 @@
 //! Requests of clients of other protocols to change a setting of a GPU. Each is a manual override that its client owns.
 //!
-//! The driver may take its time, so a write is done in steps, between which the control loop goes on: the caller
+//! The driver may be slow, so a write is done in steps, between which the control loop continues: the caller
 //! repeats [`Controller::step_client_write`] until it returns the outcome.
 
 use std::path::Path;
@@ -18,7 +18,7 @@ use wattune_core::domain::{GpuId, PowerLimit, Process};
 /// Number of times that a write is tried again because an external writer changed the limit at the same time.
 const TRIES: u32 = 3;
 
-/// Client that writes, and what becomes of its override.
+/// Identity and rights of a client that writes, and the end of the override that its write makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     /// Client that writes.

@@ -7,13 +7,13 @@ use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Owner, Proc
 use wattune_core::identity::{Kind, Labels};
 use wattune_core::units::Seconds;
 
-/// Lease of a found job. The daemon renews it itself while it sees the job's processes; after a fault of the GPU's driver
-/// the job goes on if the GPU is back within this time.
+/// Lease of a found job. The daemon itself renews it while it sees the job's processes. After a fault of the GPU's driver
+/// the job therefore continues if the GPU answers again within this time.
 const LEASE: Seconds = Seconds::new(600.0);
 
 impl Controller {
-    /// Looks at the processes on GPUs: records those without a job, ends found jobs whose processes are gone or were
-    /// registered, and renews the leases of the others.
+    /// Examines the processes on GPUs: records jobs for processes without one, ends found jobs whose processes have
+    /// ended or were registered, and renews the leases of the others.
     pub(crate) async fn discover(&mut self) {
         let now = self.now();
         self.jobs.write_mapping(&self.gpus);
@@ -36,7 +36,7 @@ impl Controller {
         }
     }
 
-    /// Returns, for a registration on these GPUs, the found jobs that it ends, as a label.
+    /// Returns, as the value of a label, the found jobs that a registration with these GPUs and processes ends.
     pub(super) fn joined_by(&self, gpus: &[GpuId], processes: Option<&Processes>) -> Option<String> {
         let (_, seen) = self.jobs.found().observe(&self.gpus)?;
         self.jobs.found().joined_by(gpus, processes, &seen)

@@ -15,7 +15,7 @@ impl Controller {
         if job.is_absent() {
             let state = if job.is_held() { "is held and has not begun" } else { "is suspended" };
             return Err(ControlError::Conflict(format!(
-                "job {id} {state}, so it makes no progress; POST /v1/jobs/{id}/begin says that it runs"
+                "job {id} {state}, so it makes no progress; report its start with POST /v1/jobs/{id}/begin first"
             )));
         }
         // The GPUs are read now, so that their energy covers the same time as the report.

@@ -47,7 +47,7 @@ pub struct NewJob {
     pub processes: Option<ProcessSelector>,
     /// Open job that this one replaces; it ends when this one is registered.
     pub replaces: Option<JobId>,
-    /// Freedom that the job offers.
+    /// Offers that the job makes.
     pub offers: NewOffers,
     /// Caller, to whom the job belongs.
     pub by: Caller,
@@ -55,10 +55,10 @@ pub struct NewJob {
     pub user: Option<u32>,
 }
 
-/// Freedom that a job offers at its registration.
+/// Offers that a job makes at its registration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NewOffers {
-    /// Key by which a job that has lost its lease is taken up again.
+    /// Key by which a later registration continues a job that has lost its lease.
     pub key: Option<JobKey>,
     /// Offer to be held until a start that the daemon chooses.
     pub start: Option<NewStart>,
@@ -77,7 +77,7 @@ pub struct NewStart {
     pub power: Option<Watts>,
     /// Minimum expected saving for which the job waits, as a fraction.
     pub min_gain: Option<f64>,
-    /// Maximum probability with which waiting may lose.
+    /// Maximum probability that waiting causes more emissions than starting at once.
     pub max_loss_probability: Option<f64>,
     /// Power of the job's GPUs together while they are reserved for it before its start.
     pub idle_power: Watts,
@@ -93,8 +93,8 @@ pub enum StartBy {
 }
 
 impl NewOffers {
-    /// Returns the offers of a job that is asked for now. A job that takes an earlier one up keeps that job's latest
-    /// start.
+    /// Returns the offers of a job that is requested at `now`. A job that continues an earlier one keeps the latest start
+    /// of that one.
     fn at(self, now: DateTime<Utc>, earlier: Option<&StoredJob>) -> Offers {
         let inherited = earlier.and_then(|earlier| earlier.spec.offers.start.map(|start| start.latest));
         let start = self.start.map(|new| StartOffer {
@@ -138,7 +138,7 @@ impl Controller {
         }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref()).await?;
-        // A job of others with the same key is not taken up.
+        // A job of another user with the same key is not continued.
         let earlier = earlier.filter(|earlier| new.by.may_change(&earlier.owners));
         let replaced = new.replaces.as_ref().and_then(|id| self.jobs.get(id));
         let before = replaced.map(|job| &job.owners).into_iter().chain(earlier.as_ref().map(|job| &job.owners));
@@ -217,7 +217,7 @@ impl Controller {
         self.job(&id).await
     }
 
-    /// Returns the job with this key that a new one takes up: the last one, unless its owner ended it while it ran.
+    /// Returns the job with this key that a new one continues: the last one, unless its owner ended it while it ran.
     async fn earlier_of(
         &self,
         key: Option<&JobKey>,
@@ -235,7 +235,7 @@ impl Controller {
                 open.id
             )));
         }
-        // Its starter may know that the last one has died, and need not wait for the end of the lease.
+        // The caller may know that the replaced job has died, and need not wait for the end of its lease.
         let replaced =
             replaces.and_then(|id| self.jobs.get(id)).filter(|job| job.spec.offers.key.as_ref() == Some(key));
         if let Some(replaced) = replaced {
@@ -254,7 +254,7 @@ impl Controller {
     }
 
     /// Records in the ledger the reference "started when asked" of a job that offers a later start or suspensions, or
-    /// that takes an earlier job up.
+    /// that continues an earlier job.
     async fn record_request(&mut self, job: &Job) {
         if job.spec.offers.is_empty() {
             return;

@@ -12,14 +12,14 @@ use wattune_core::units::{Seconds, Watts};
 /// Longest time for which a job may wait: ten years.
 const LONGEST_WAIT: Seconds = Seconds::new(3650.0 * 86_400.0);
 
-/// Question when to start a job. What it leaves open comes from the job's earlier runs, if it has a name.
+/// Question when to start a job. If it names a job, that job's earlier runs supply the values that the question omits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WhenRequest {
     /// Duration of the job.
     pub duration: Option<Seconds>,
     /// Mean power of the job.
     pub power: Option<Watts>,
-    /// Name of the job, whose earlier runs say how long it takes and how much power it draws.
+    /// Name of the job, whose earlier runs supply its duration and power.
     pub name: Option<JobName>,
     /// Earliest start; `None` for now.
     pub earliest: Option<DateTime<Utc>>,
@@ -45,7 +45,8 @@ pub enum StartBound {
 }
 
 impl WhenRequest {
-    /// Returns the question at `now`, and whether its power is the job's. `known` is what the job's earlier runs say.
+    /// Returns the question at `now` (first), and true if its power is known (second). `known` holds the values from
+    /// the job's earlier runs.
     ///
     /// # Errors
     /// The first value that is missing or out of range, with the field's name in the API.
@@ -92,7 +93,7 @@ impl WhenRequest {
             ..default
         };
         if question.idle_power > Watts::ZERO && power.is_none() {
-            return Err(invalid("power_w", "is missing; the power while waiting counts relative to it".to_owned()));
+            return Err(invalid("power_w", "is missing; idle_power_w, the power while waiting, is weighed against it".to_owned()));
         }
         question.check().map_err(|error| describe(&error))?;
         Ok((question, power.is_some()))

@@ -121,8 +121,7 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
         job.groups.iter().zip(limits).find(|(g, l)| **l > g.range.ceiling && !l.same_as(g.range.ceiling))
     {
         return Err(format!(
-            "nothing is measured at {words}: wattune goes no higher than {}, the original limit or what a cap \
-             leaves",
+            "nothing is measured at {words}: wattune sets no limit above {}, which the original limit or a cap determines",
             group.0.range.ceiling
         ));
     }

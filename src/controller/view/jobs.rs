@@ -89,14 +89,14 @@ pub struct JobView {
     pub planned_carbon_at_max_g: Option<f64>,
     /// Time at which the job is to resume; absent unless the job is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
-    /// Request of the daemon to the job's starter: to wait, to run the job, or to suspend it. Absent once the job has
-    /// ended.
+    /// Request of the daemon to the program that starts the job, such as `wattune run`: to wait, to run the job, or to
+    /// suspend it. Absent once the job has ended.
     pub wanted: Option<Wanted>,
     /// Time of the next planned change of `wanted`; absent if none is planned.
     pub until: Option<DateTime<Utc>>,
-    /// Key by which the job is taken up again after its lease has expired; absent without one.
+    /// Key by which a later registration continues the job after its lease has expired; absent without one.
     pub key: Option<String>,
-    /// Earlier job with the same key, which this one takes up; absent if there is none.
+    /// Earlier job with the same key, which this job continues; absent if there is none.
     pub continues: Option<String>,
     /// Start of a job that offered to be held; absent for others.
     pub start: Option<StartView>,
@@ -118,7 +118,7 @@ pub struct JobView {
 /// Start of a job that offered to be held until a start that the daemon chooses.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct StartView {
-    /// Time of the request; of the first one, if the job takes up an earlier job with the same key.
+    /// Time of the request; if the job continues an earlier job with the same key, time of the first request.
     pub asked_at: DateTime<Utc>,
     /// Chosen start; absent before the first choice, and once the job has begun.
     pub start_at: Option<DateTime<Utc>>,
@@ -138,10 +138,12 @@ pub struct StartView {
     pub reason: String,
 }
 
-/// Suspensions of a job that offers them: it saves a checkpoint, exits, gives its GPUs back, and is started again later.
+/// Suspensions of a job that offers them: it saves a checkpoint, exits, leaves its GPUs to other jobs, and is started
+/// again later.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SuspendView {
-    /// Name of the signal that asks the job to save and exit. The job's starter sends it; the daemon never does.
+    /// Name of the signal that asks the job to save and exit. The program that started the job sends the signal; the
+    /// daemon never does.
     pub signal: String,
     /// Expected time from the request until the job has exited, with what was observed so far.
     pub checkpoint_s: f64,
@@ -151,7 +153,7 @@ pub struct SuspendView {
     pub stops: u32,
     /// True if the job is asked to suspend now.
     pub asked: bool,
-    /// Time at which the suspended job is to go on; absent unless the job is suspended or asked to suspend.
+    /// Time at which the suspended job is to resume; absent unless the job is suspended or asked to suspend.
     pub resume_at: Option<DateTime<Utc>>,
 }
 
@@ -207,7 +209,8 @@ pub struct ProgressView {
     pub expected_end: Option<DateTime<Utc>>,
     /// Duration of the lease, the longest time without a report; the report has renewed the lease.
     pub lease_s: f64,
-    /// Request of the daemon to the job's starter: to wait, to run the job, or to suspend it.
+    /// Request of the daemon to the program that starts the job, such as `wattune run`: to wait, to run the job, or to
+    /// suspend it.
     pub wanted: Wanted,
     /// Time of the next planned change of `wanted`; absent if none is planned.
     pub until: Option<DateTime<Utc>>,
@@ -367,8 +370,8 @@ pub struct AccountView {
     pub against_max: Option<ComparisonView>,
     /// Savings compared with the original limits and with the maximum limits, with 95 % confidence intervals.
     pub savings: SavingsView,
-    /// The job with the earlier ones of the same key that it takes up, such as the parts of a job that Slurm has requeued;
-    /// absent for a job that takes none up.
+    /// Sums over this job and the earlier jobs with the same key that it continues, such as the parts of a job that
+    /// Slurm has requeued; absent for a job that continues none.
     pub with_earlier_parts: Option<PartsView>,
     /// Time of the job's end; absent while the job runs.
     pub ended_at: Option<DateTime<Utc>>,

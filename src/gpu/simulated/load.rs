@@ -113,7 +113,7 @@ impl LoadCurve {
         ClockRange::new((low..=high).rev().step_by(15).map(ClockLimit::from_megahertz).collect())
     }
 
-    /// Returns the points, from the lowest power limit up.
+    /// Returns the curve's points, in ascending order of their power limits.
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
     }

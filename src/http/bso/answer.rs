@@ -20,7 +20,7 @@ pub(super) struct Refusal {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Body {
-    /// An error of the routing, or an unreadable body.
+    /// An unknown path, a wrong method, or a body that cannot be read.
     Routing { detail: &'static str },
     /// Mistakes in the request.
     Mistakes { detail: Vec<Mistake> },
@@ -78,7 +78,7 @@ impl Refusal {
         Self { status: StatusCode::NOT_FOUND, body: Body::Routing { detail: "Not Found" } }
     }
 
-    /// Creates the answer to a request with a method that is not among `allowed`.
+    /// Creates the answer to a request whose method is not among `allowed`.
     pub(super) fn wrong_method(allowed: &'static str) -> Response {
         let body = Body::Routing { detail: "Method Not Allowed" };
         let mut response = Self { status: StatusCode::METHOD_NOT_ALLOWED, body }.into_response();

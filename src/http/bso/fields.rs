@@ -18,7 +18,7 @@ pub(super) struct Mistake {
     ctx: Option<Limit>,
 }
 
-/// A part of the path to a mistake.
+/// A step of the path from the request to the mistake: a field's name or an index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(super) enum Place {
@@ -36,7 +36,7 @@ impl Mistake {
         Self { loc: place.iter().map(|name| Place::Name(name)).collect(), msg: msg.into(), kind, ctx: None }
     }
 
-    /// Creates the mistake of a missing value.
+    /// Creates the mistake that a required field is missing.
     pub(super) fn missing(place: &[&'static str]) -> Self {
         Self::new(place, "value_error.missing", "field required")
     }
@@ -49,7 +49,7 @@ impl Mistake {
 /// The problem of one value: kind, and message.
 type Wrong = (&'static str, String);
 
-/// A type of fields.
+/// A type that a field of a request can have, read as pydantic reads it.
 pub(super) trait Field: Sized {
     fn read(value: Value) -> Result<Self, Vec<(Option<usize>, Wrong)>>;
 }
@@ -159,7 +159,7 @@ impl Fields {
         Self { values, mistakes: Vec::new() }
     }
 
-    /// Reads a required field; `None` if it is wrong.
+    /// Reads a required field. If it is missing or wrong, records a mistake and returns `None`.
     pub(super) fn required<T: Field>(&mut self, name: &'static str) -> Option<T> {
         match self.values.remove(name) {
             Some(value) => self.keep(name, present(value)),
@@ -170,7 +170,7 @@ impl Fields {
         }
     }
 
-    /// Reads a field that has this value where it is missing.
+    /// Reads a field whose default is `default`. If it is wrong, records a mistake and returns `None`.
     pub(super) fn or<T: Field>(&mut self, name: &'static str, default: T) -> Option<T> {
         match self.values.remove(name) {
             Some(value) => self.keep(name, present(value)),
@@ -178,7 +178,8 @@ impl Fields {
         }
     }
 
-    /// Reads a field that may be null, and has this value where it is missing.
+    /// Reads a field that may be null and whose default is `default`. If it is wrong, records a mistake and returns
+    /// `None`; null gives `Some(None)`.
     pub(super) fn optional<T: Field>(&mut self, name: &'static str, default: Option<T>) -> Option<Option<T>> {
         match self.values.remove(name) {
             Some(Value::Null) => Some(None),
@@ -187,12 +188,12 @@ impl Fields {
         }
     }
 
-    /// Records a mistake unless the value is above `limit`.
+    /// Records a mistake if `is_above` is false, which means that the value is not above 0.
     pub(super) fn above<T>(&mut self, name: &'static str, value: Option<T>, is_above: bool) -> Option<T> {
         self.limit(name, value, is_above, "value_error.number.not_gt", "ensure this value is greater than 0")
     }
 
-    /// Records a mistake unless the value is at least 0.
+    /// Records a mistake if the value is below 0.
     pub(super) fn at_least_0(&mut self, name: &'static str, value: Option<i128>) -> Option<i128> {
         let message = "ensure this value is greater than or equal to 0";
         self.limit(name, value, value.is_none_or(|v| v >= 0), "value_error.number.not_ge", message)
@@ -213,7 +214,7 @@ impl Fields {
         None
     }
 
-    /// Records a mistake in a field unless `holds`.
+    /// Records a mistake with `message` if `holds` returns false for the value.
     pub(super) fn check<T>(
         &mut self,
         name: &'static str,
@@ -229,7 +230,8 @@ impl Fields {
         None
     }
 
-    /// Returns the mistakes; if there are none, those of `cross`, which depend on several fields.
+    /// Returns the mistakes. If no single field has one, returns `cross`, the mistake in the combination of several
+    /// fields.
     pub(super) fn mistakes(self, cross: Option<String>) -> Vec<Mistake> {
         let of_model = || cross.map(|message| Mistake::new(&["body", "__root__"], "value_error", message));
         if self.mistakes.is_empty() { of_model().into_iter().collect() } else { self.mistakes }

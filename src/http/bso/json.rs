@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// Depth of nested lists and objects at which the parser stops.
 const MAX_DEPTH: u32 = 500;
 
-/// A JSON value. Whole numbers beyond the range of `i128` have its nearest bound.
+/// A JSON value. Whole numbers beyond the range of `i128` become the nearest bound of that range.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Null,

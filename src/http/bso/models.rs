@@ -136,7 +136,7 @@ impl JobSpec {
         Self { job_id: Some(id), ..self }
     }
 
-    /// Returns true if JSON can express all numbers of the answer.
+    /// Returns true if all numbers of the specification are finite, so that JSON can express them.
     pub(super) fn is_finite(&self) -> bool {
         let floats = [self.max_power, self.eta_knob, self.target_metric, self.mab_prior_mean, self.mab_prior_precision];
         floats.iter().chain(&self.beta_knob).all(|number| number.is_finite())

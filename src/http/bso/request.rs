@@ -14,7 +14,7 @@ use super::json::{self, Invalid, Value};
 use super::models::Model;
 use crate::http::shared::Shared;
 
-/// A body that is read as Zeus's server reads it: JSON, also if no media type is given.
+/// A request body that is read as Zeus's server reads it: as JSON even if the request states no media type.
 pub(super) struct Body<T>(pub T);
 
 impl<T: Model> FromRequest<Shared> for Body<T> {
@@ -81,7 +81,7 @@ fn pairs(value: Value) -> Option<HashMap<String, Value>> {
     }
 }
 
-/// The parameter `job_id` of the query string; of several, the last one counts.
+/// The parameter `job_id` of the query string. If it is given several times, the last value counts.
 pub(super) struct JobParam(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for JobParam {

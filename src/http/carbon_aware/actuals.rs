@@ -16,7 +16,7 @@ use wattune_core::domain::{Slot, TimeSeries};
 
 /// Maximum length of the time in one request.
 const LONGEST: TimeDelta = TimeDelta::days(31);
-/// Time before now in which the newest value is looked for if the request names no time.
+/// Time before now that is searched for the newest value if the request names no time.
 const RECENT: TimeDelta = TimeDelta::days(1);
 
 /// Returns the actual carbon intensities at a location, in the shape of the Carbon Aware SDK.

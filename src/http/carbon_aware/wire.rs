@@ -127,7 +127,7 @@ pub(in crate::http) struct SdkPlace {
     pub(super) name: String,
 }
 
-/// Time in whole seconds with its offset, as the SDK writes it: `2026-11-25T18:00:00+00:00`.
+/// Time in whole seconds with its offset from UTC, as the SDK writes it: `2026-11-25T18:00:00+00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(pub(super) DateTime<Utc>);
 
@@ -137,7 +137,8 @@ impl Serialize for Stamp {
     }
 }
 
-/// Length in minutes: a whole number where it is one, since clients in typed languages read whole numbers.
+/// Length in minutes. Whole numbers are written without a decimal point, because clients in typed languages expect
+/// integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Minutes(pub(super) TimeDelta);
 

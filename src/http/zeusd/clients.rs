@@ -14,19 +14,19 @@ use crate::controller::Handle;
 use crate::cpu;
 use wattune_core::domain::Process;
 
-/// The interval between two looks at a process where the kernel cannot report its end.
+/// The interval at which a process is checked if the kernel cannot report its end.
 const LOOK: Duration = Duration::from_secs(1);
 /// The pause before the end of a process is reported to the controller again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The kernel's files about processes; it names the peers of a socket by the same numbers.
 const PROC: &str = "/proc";
 
-/// Processes whose end is awaited. Clones share them.
+/// Processes whose end the daemon awaits. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watched(Arc<Mutex<HashSet<Process>>>);
 
 impl Watched {
-    /// Ends the process's overrides once it has ended.
+    /// Waits for the end of a process, and then ends the process's overrides.
     pub(super) fn watch(&self, process: Process, handle: &Handle) {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(process) {
             return;

@@ -15,21 +15,21 @@ use wattune_core::units::Seconds;
 /// Age up to which a reading of the energy counters counts as new.
 const NEW: Seconds = Seconds::new(0.002);
 
-/// Energy of a package and its memory in microjoules.
+/// Energy of a CPU package and its memory, in microjoules.
 #[derive(Serialize)]
 pub(super) struct EnergyAnswer {
     cpu_energy_uj: Option<u64>,
     dram_energy_uj: Option<u64>,
 }
 
-/// Power of a package and its memory in milliwatts.
+/// Power of a CPU package and its memory, in milliwatts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Power {
     pub(super) cpu_mw: u32,
     pub(super) dram_mw: Option<u32>,
 }
 
-/// Power of packages, and the time after the readings.
+/// Power of CPU packages, with the time at which all of them had been read.
 #[derive(Serialize)]
 pub(super) struct PowerAnswer {
     pub(super) timestamp_ms: i64,

@@ -33,33 +33,33 @@ enum What {
     All,
 }
 
-/// Power of GPUs, and the time after all readings.
+/// Power of GPUs, with the time at which all of them had been read.
 #[derive(Serialize)]
 pub(super) struct PowerAnswer {
     pub(super) timestamp_ms: i64,
     pub(super) power_mw: ByGpu<u32>,
 }
 
-/// Energy since the driver was loaded.
+/// Energy of a GPU since its driver was loaded.
 #[derive(Serialize)]
 pub(super) struct EnergyAnswer {
     energy_mj: u64,
 }
 
-/// Power limit.
+/// Power limit of a GPU.
 #[derive(Serialize)]
 pub(super) struct LimitAnswer {
     power_limit_mw: u32,
 }
 
-/// Range of power limits.
+/// Range of power limits that a GPU accepts.
 #[derive(Serialize)]
 pub(super) struct RangeAnswer {
     min_power_limit_mw: u32,
     max_power_limit_mw: u32,
 }
 
-/// Persistence mode.
+/// Persistence mode of a GPU.
 #[derive(Serialize)]
 pub(super) struct PersistenceAnswer {
     enabled: bool,
@@ -82,7 +82,7 @@ async fn read<T>(
     if failed.is_empty() { Ok(values) } else { Err(Refusal::Devices(failed)) }
 }
 
-/// Reads a GPU now: everything if `all`, otherwise energy and power.
+/// Reads a GPU now: all values if `all`, otherwise energy and power.
 pub(super) async fn fresh(gpu: &GpuHandle, all: bool) -> Answer {
     let timed_out = || GpuError::TimedOut { call: "reading the GPU", after: gpu.call_timeout() };
     let answer = tokio::time::timeout(gpu.call_timeout().to_std(), gpu.request_reading(all)).await;
@@ -105,7 +105,7 @@ fn present<T>(value: Option<T>, answer: &Result<(), GpuError>, call: &'static st
     value.ok_or_else(|| answer.clone().err().unwrap_or(GpuError::NotSupported { call }))
 }
 
-/// Returns the power in milliwatts of a state.
+/// Returns a GPU's power in milliwatts, from its latest state.
 pub(super) fn power_of(observed: &Observation, can: &Capabilities) -> Result<u32, GpuError> {
     let power = present(observed.reading.power, &can.power, "nvmlDeviceGetPowerUsage")?;
     Ok(PowerLimit::from_watts(power).milliwatts())

@@ -40,7 +40,8 @@ use wattune_core::domain::PowerLimit;
 pub(super) const PATHS: [&str; 8] =
     ["/discover", "/time", "/gpu/", "/gpu/{*rest}", "/cpu/", "/cpu/{*rest}", "/auth/", "/auth/{*rest}"];
 
-/// Returns the routes. Each accepts any method, since a wrong one has the same answer as an unknown path.
+/// Returns the routes. Each route accepts any method, because a wrong method must have the same answer as an unknown
+/// path.
 pub(super) fn routes() -> Router<Shared> {
     PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, any(answer)))
 }

@@ -52,7 +52,7 @@ pub(super) struct Query<'p> {
 }
 
 impl<'p> Query<'p> {
-    /// Reads a query string, in the order of its parameters; the first mistake counts.
+    /// Parses a query string, parameter by parameter. The error is the first mistake.
     pub(super) fn parse(text: &str, parameters: &'p [Parameter]) -> Result<Self, Refusal> {
         let mut values = vec![None; parameters.len()];
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {

@@ -21,7 +21,7 @@ impl ApiGroup {
     }
 }
 
-/// Returns true if the client should ask which rights its token has.
+/// Returns true if a client should ask for the rights of its token.
 pub(super) fn requires_token(asker: &Asker) -> bool {
     asker.token != Token::Absent || matches!(asker.way, Way::Remote { .. })
 }

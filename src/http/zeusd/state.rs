@@ -43,8 +43,8 @@ impl Zeusd {
         self.devices.clock().utc()
     }
 
-    /// Returns the claim of a client, and begins to watch the client's process, with
-    /// which its override ends.
+    /// Returns the identity and rights of a client for a write. Also begins to watch the client's process, whose end
+    /// ends the client's override.
     pub(super) fn claim(&self, asker: &Asker) -> Claim {
         let end = match asker.process {
             Some(_) if self.settings.keep_after_exit => OverrideEnd::Kept,

@@ -32,7 +32,7 @@ enum Device {
 /// Newest event of a device; `None` before the first one.
 type Newest = Option<Arc<str>>;
 
-/// Devices that are read at present. Clones share them.
+/// Devices whose power is read at present. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Streams(Arc<Mutex<HashMap<Device, watch::Sender<Newest>>>>);
 
@@ -138,7 +138,7 @@ async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
                 publisher.publish(&GpuEvent { timestamp_ms, gpu_id, power_mw });
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(gpu.uuid = %gpu.identity().id, "its power is not streamed: {error}"),
+            Err(error) => tracing::debug!(gpu.uuid = %gpu.identity().id, "the power of this GPU is not streamed: {error}"),
         }
     }
 }

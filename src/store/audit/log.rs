@@ -38,7 +38,7 @@ struct Queue {
     is_scheduled: bool,
     /// Number of records lost since the start.
     lost: u64,
-    /// Number of records lost of which the log does not say so yet, and the time of the last of them.
+    /// Number of lost records that the log does not mention yet, and the time of the last of them.
     unreported: Option<(u64, DateTime<Utc>)>,
     /// Error of the last attempt to store records; `None` if it succeeded.
     fault: Option<String>,
@@ -79,8 +79,8 @@ impl AuditLog {
         lock(&self.queue)
     }
 
-    /// Adds a record to the queue; it is stored within a tick. A record that only repeats the one before is counted
-    /// there. If the queue is full, the record is lost and counted.
+    /// Adds a record to the queue; it is stored within a tick. A record that only repeats the previous one increases
+    /// that record's count instead. If the queue is full, the record is lost, and the number of lost records increases.
     pub fn record(&self, record: AuditRecord) {
         let mut queue = self.queue();
         if let Some(last) = queue.waiting.back_mut().filter(|last| last.is_repeated_by(&record)) {
@@ -116,7 +116,7 @@ impl AuditLog {
         self.queue().fault.clone()
     }
 
-    /// Has the writing connection store the waiting records, without waiting for that.
+    /// Starts storing the waiting records on the writing connection, without waiting for the result.
     pub fn begin_write(&self) {
         let mut queue = self.queue();
         if queue.is_scheduled || queue.waiting.is_empty() {

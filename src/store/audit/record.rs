@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Name of the daemon as the one who acts.
+/// Name under which the audit log lists actions of the daemon itself.
 pub const DAEMON: &str = "wattune";
 
 /// Kind of a control action.
@@ -156,7 +156,7 @@ impl AuditRecord {
         Self { outcome, reason: Some(reason.into()), ..self }
     }
 
-    /// Returns whether another record says the same of a later time.
+    /// Returns true if `later` is the same action at a later time.
     pub(super) fn is_repeated_by(&self, later: &Self) -> bool {
         let Self { at: _, repeats: _, who, action, gpu, job_id, event, before, after, outcome, reason } = self;
         (who, action, gpu, job_id, event) == (&later.who, &later.action, &later.gpu, &later.job_id, &later.event)

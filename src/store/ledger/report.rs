@@ -60,7 +60,7 @@ impl Store {
     }
 
     /// Returns the sources that the newest settlement (stored emissions of an hour) for a kind of carbon intensity
-    /// used; before the first settlement, the source of the newest stored value.
+    /// used. Before the first settlement, returns the source of the newest stored value.
     pub async fn latest_sources(&self, kind: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
         self.reports.run(move |db| latest_sources(&*db.transaction()?, kind)).await
     }

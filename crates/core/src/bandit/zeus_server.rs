@@ -30,7 +30,7 @@ impl Job {
         let mut running = (0..self.runs.len()).filter(|i| self.runs[*i].trial.is_running());
         let (oldest, others) = (running.next(), running.count());
         if let Some(oldest) = oldest.filter(|_| others + 1 >= MAX_RUNNING) {
-            let reason = format!("{MAX_RUNNING} trials were running, of which it was the oldest");
+            let reason = format!("it was the oldest of {MAX_RUNNING} running trials");
             self.finish(oldest, Outcome::Lost, reason, now);
         }
         // The numbers of a job that was deleted begin anew, as on Zeus's server.

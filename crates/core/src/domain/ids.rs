@@ -89,7 +89,8 @@ name_type!(
     "names have 1 to 128 characters, none of them a control character, and are not \".\" or \"..\""
 );
 name_type!(
-    /// Key that the user gives to a job, so that the same command takes the job up again after its starter has died.
+    /// Key that the user gives to a job. If the program that started the job dies, the same command with the same key
+    /// continues the job.
     JobKey,
     "job key",
     128,

@@ -45,7 +45,7 @@ pub struct JobSpec {
     /// Processes of the job, by which CPU energy and the energy of shared GPUs are divided; absent if not registered.
     #[serde(default)]
     pub processes: Option<Processes>,
-    /// Freedom that the job offers: to start later, to be suspended, and to be taken up again.
+    /// Offers of the job: to start later, to be suspended, and to be continued by a later job with the same key.
     #[serde(default, skip_serializing_if = "Offers::is_empty")]
     pub offers: Offers,
 }

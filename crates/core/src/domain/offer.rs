@@ -1,4 +1,4 @@
-//! Freedom that a job offers: to start later, to be suspended, and a key by which the job is taken up again.
+//! Offers of a job: to start later, to be suspended, and to be continued by a later job with the same key.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ const LONGEST: Seconds = Seconds::new(366.0 * 86_400.0);
 /// Maximum length of the name of a signal.
 const LONGEST_SIGNAL: usize = 32;
 
-/// Freedom that a job offers at its registration. A job that offers nothing runs from its registration to its end.
+/// Offers that a job makes at its registration. A job without offers runs from its registration to its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Offers {
-    /// Key by which a job that has lost its lease is taken up again; absent without one.
+    /// Key by which a later registration continues a job that has lost its lease; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<JobKey>,
     /// Offer to be held until a start that the daemon chooses; absent if the job starts at once.
@@ -23,27 +23,27 @@ pub struct Offers {
     /// Offer to be suspended; absent if the job must not be suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<SuspendOffer>,
-    /// Earlier job with the same key, which this one takes up; absent if there is none.
+    /// Earlier job with the same key, which this job continues; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<Continuation>,
 }
 
-/// Earlier job that a job takes up.
+/// Earlier job that a later job with the same key continues.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Continuation {
     /// Earlier job.
     pub job: JobId,
-    /// Time of the first request: the registration of the first job of the key.
+    /// Time at which the first job with the key was requested.
     pub asked_at: DateTime<Utc>,
-    /// Samples that the earlier jobs of the key completed.
+    /// Samples that the earlier jobs with the key completed.
     pub done: Samples,
-    /// First job of the key that this one goes on with; absent if `job` is the first.
+    /// First job with the key; absent if that is `job`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<JobId>,
 }
 
 impl Continuation {
-    /// Returns the first job of the key, of which all later ones are parts.
+    /// Returns the first job with the key. All later jobs with the key are parts of it.
     pub fn first(&self) -> &JobId {
         self.first.as_ref().unwrap_or(&self.job)
     }
@@ -75,8 +75,9 @@ pub struct StartOffer {
 /// Offer of a job to save a checkpoint and exit when it is asked to, and to be started again later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuspendOffer {
-    /// Name of the signal by which the job's starter asks the job to save a checkpoint and to exit. The daemon only
-    /// repeats it: it signals no process.
+    /// Name of the signal with which the program that started the job (such as `wattune run`) asks the job to save a
+    /// checkpoint and exit. The daemon stores the name and reports it; the daemon itself sends no signal to any
+    /// process.
     pub signal: String,
     /// Expected time from the request to suspend until the job has saved and exited.
     pub checkpoint: Seconds,

@@ -153,8 +153,8 @@ pub enum Processes {
     /// All processes that Slurm runs on this machine for the job with this number (`SLURM_JOB_ID`). They come and go
     /// while the job runs; at its registration there may be none.
     SlurmJob(u32),
-    /// These processes and all their descendants, of a job that the daemon found by itself. An explicit registration of
-    /// one of them takes it over.
+    /// These processes and all their descendants, of a job that the daemon found without a registration. If one of them
+    /// is registered later, it no longer belongs to the found job.
     Found(Vec<Process>),
 }
 

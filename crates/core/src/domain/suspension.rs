@@ -12,7 +12,8 @@ const SHORTEST: Seconds = Seconds::new(1800.0);
 /// Longest time for a checkpoint or a restart.
 const LONGEST: Seconds = Seconds::new(86_400.0);
 
-/// Observed durations of one step of a stop, from which its duration is learned.
+/// Observed durations of one step of a suspension (saving and exiting, or restarting), from which the step's expected
+/// duration is learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearnedTime {
     /// Latest observed durations, the newest last.
@@ -21,7 +22,7 @@ pub struct LearnedTime {
 }
 
 impl LearnedTime {
-    /// Adds an observed duration; one outside 0 to a day is no duration of a step and is ignored.
+    /// Adds an observed duration. Ignores durations below zero or above a day, which no step takes.
     pub fn observe(&mut self, took: Seconds) {
         if (0.0..=LONGEST.get()).contains(&took.get()) {
             self.observed.rotate_left(1);
@@ -29,8 +30,8 @@ impl LearnedTime {
         }
     }
 
-    /// Returns the estimate: the median of the latest observations and the stated duration. So one odd observation
-    /// changes little, and the stated duration counts as much as one observation.
+    /// Returns the expected duration: the median of the latest observations and the stated duration, which counts as
+    /// one observation. A single unusual observation therefore changes little.
     pub fn estimate(&self, stated: Seconds) -> Seconds {
         let mut known: Vec<Seconds> = self.observed.into_iter().flatten().chain([stated]).collect();
         known.sort_by(|a, b| a.get().total_cmp(&b.get()));
@@ -39,7 +40,8 @@ impl LearnedTime {
     }
 }
 
-/// Costs of one stop of a job: during both steps its GPUs draw power and do no useful work.
+/// Costs of one suspension of a job. While the job saves and while it restarts, its GPUs draw power and do no useful
+/// work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StopCosts {
     checkpoint: Seconds,
@@ -62,14 +64,14 @@ impl StopCosts {
         Ok(Self { checkpoint, restart })
     }
 
-    /// Returns the time that a stop costs: checkpoint and restart.
+    /// Returns the time that one suspension costs: checkpoint plus restart.
     pub fn per_stop(self) -> Seconds {
         self.checkpoint + self.restart
     }
 
-    /// Returns the rules by which the planner plans stops. While the job is stopped its GPUs draw `reserved`: 0 W if
-    /// they are free for others, their idle power if they are kept for the job. A stop, and the training between two
-    /// stops, last at least half an hour, and at least as long as a stop costs.
+    /// Returns the rules by which the planner plans suspensions. While the job is suspended, its GPUs draw `reserved`:
+    /// 0 W if other jobs may use them, otherwise their idle power. A suspension, and the training between two
+    /// suspensions, last at least half an hour, and at least as long as a suspension costs.
     pub fn pausing(self, reserved: Watts) -> Pausing {
         let cost = self.per_stop();
         let least = SHORTEST.max(cost);

@@ -51,8 +51,8 @@ const ASSUMED_WEIGHT: f64 = 2.0;
 /// Assumed relative standard error without data: published day-ahead errors are 3 to 15 % (`carbon-apis.md` §9).
 pub(super) const ASSUMED_ERROR: f64 = 0.1;
 
-/// Errors (actual less forecast) of one forecaster on each past day by lead in hours; the first list belongs to the
-/// forecast made a day before the latest actual value.
+/// Past errors (actual less forecast) of one forecaster: one list per past day, indexed by lead in hours. The first
+/// list has the errors of the forecast that was made one day before the latest actual value.
 pub(super) type Errors = Vec<Vec<Option<f64>>>;
 
 /// One value for each range of leads (times ahead), see [`LEAD_RANGES`].

@@ -24,7 +24,7 @@ pub struct SkillPolicy {
 impl Default for SkillPolicy {
     /// Two weeks, and a prior of one half with the weight of six hours. Daily slopes of four day-ahead forecasts were
     /// mostly 0.6 to 1.1 (CarbonCast, second half of 2021), those of the MISO trace −0.2 to 0.0: one half lies between
-    /// these two kinds of forecast, and one day of evidence tells of which kind a forecast is.
+    /// these two kinds of forecast, and one day of evidence shows which kind a forecast is.
     fn default() -> Self {
         Self { window: Seconds::new(14.0 * 86_400.0), prior: 0.5, prior_weight: Seconds::new(6.0 * 3600.0) }
     }

@@ -17,7 +17,7 @@ pub struct Groups {
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Container {
-    /// Program that runs the container, as far as the path tells it.
+    /// Program that runs the container; `None` if the path does not show it.
     pub runtime: Option<Runtime>,
     /// Full id of the container.
     pub id: String,
@@ -60,8 +60,8 @@ impl Runtime {
 }
 
 impl Groups {
-    /// Parses the text of `/proc/<pid>/cgroup`, of version 1 (a line for each hierarchy) or 2 (the line `0::<path>`).
-    /// Lines of another form are left out.
+    /// Parses the text of `/proc/<pid>/cgroup`, of version 1 (one line per hierarchy) or 2 (the line `0::<path>`).
+    /// Ignores lines of any other form.
     pub fn parse(text: &str) -> Self {
         let mut found = Self::default();
         for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {

@@ -23,9 +23,9 @@ const LONGEST: usize = 256;
 pub struct Environment(BTreeMap<&'static str, String>);
 
 impl Environment {
-    /// Parses the bytes of `/proc/<pid>/environ`: texts `NAME=value`, each ended by a zero byte. The first of two texts
-    /// with one name counts, as in the C library. Values that are not UTF-8, empty or longer than 256 bytes are left
-    /// out.
+    /// Parses the bytes of `/proc/<pid>/environ`: texts `NAME=value`, each followed by a zero byte. If a name occurs
+    /// twice, the first value counts, as in the C library. Ignores values that are empty, longer than 256 bytes or not
+    /// UTF-8.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut found = BTreeMap::new();
         for text in bytes.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok()) {
@@ -38,7 +38,7 @@ impl Environment {
         Self(found)
     }
 
-    /// Returns the value of one of the variables that name a job.
+    /// Returns the value of a variable that names a job.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::process::{Identity, Origin};
 
-/// What a process belongs to.
+/// Kind of the owner that processes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A Slurm job.
@@ -30,7 +30,7 @@ impl Kind {
         }
     }
 
-    /// Returns the label that tells two of this kind apart.
+    /// Returns the label that holds the owner's number or id, by which owners of the same kind differ.
     pub const fn tag(self) -> &'static str {
         match self {
             Self::Slurm => "slurm_job_id",
@@ -44,18 +44,19 @@ impl Kind {
 /// Key of an identity: processes with the same key belong together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// What the processes belong to.
+    /// Kind of the owner that the processes belong to.
     pub kind: Kind,
     /// Number or id of the job, pod, container or user.
     pub id: String,
 }
 
 impl Key {
-    /// Label of the kind of what was found.
+    /// Name of the label by which found jobs are recognised. Its value is the kind of the key.
     pub const FOUND: &'static str = "found";
 
-    /// Returns the key of an identity, with its origin: its Slurm job, otherwise its pod, its container or its user. A
-    /// Slurm job that only the environment claims comes after pod and container. `None` if not even the user is known.
+    /// Returns the most reliable key of an identity, with the source of the key: the Slurm job, otherwise the pod, the
+    /// container or the user. A Slurm job that only the environment names comes after pod and container, because a user
+    /// can set any environment. `None` if not even the user is known.
     pub fn of(identity: &Identity) -> Option<(Self, Origin)> {
         let slurm = |is_claimed: bool| {
             let job = identity.slurm.as_ref().filter(|job| (job.origin == Origin::Environment) == is_claimed)?;
@@ -73,14 +74,14 @@ impl Key {
         found.map(|(kind, id, origin)| (Self { kind, id }, origin))
     }
 
-    /// Returns the key of a found job, from the job's labels; `None` if they are not those of a found job.
+    /// Returns the key of a found job from the job's labels; `None` if the labels are not those of a found job.
     pub fn of_tags(tags: &BTreeMap<String, String>) -> Option<Self> {
         let found = tags.get(Self::FOUND)?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == found)?;
         Some(Self { kind, id: tags.get(kind.tag())?.clone() })
     }
 
-    /// Returns the labels by which [`Self::of_tags`] finds the key again.
+    /// Returns the labels from which [`Self::of_tags`] reads the key.
     pub fn tags(&self) -> BTreeMap<String, String> {
         let kind = (Self::FOUND.to_owned(), self.kind.as_str().to_owned());
         BTreeMap::from([kind, (self.kind.tag().to_owned(), self.id.clone())])

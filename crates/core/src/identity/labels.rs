@@ -22,20 +22,20 @@ const CLAIMED: [(&str, &str); 6] = [
     ("SLURM_CLUSTER_NAME", "slurm_cluster"),
 ];
 
-/// What a found job is called.
+/// Name and labels of a found job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
-    /// Key of its identity.
+    /// Key of the identity that the job's processes share.
     pub key: Key,
     /// Name of the job.
     pub name: JobName,
-    /// Labels of the job. `identity_from` has the origin of the key; `claimed` lists the labels that the environment
-    /// alone supports.
+    /// Labels of the job. `identity_from` names the source of the key; `claimed` lists the labels that only the
+    /// environment supports.
     pub tags: BTreeMap<String, String>,
 }
 
-/// Returns the name and the labels of a job with this identity, whose processes run as `user`; `None` if nothing is
-/// known.
+/// Returns the key, the name and the labels of a job with this identity, whose processes run as `user`; `None` if
+/// nothing is known.
 pub fn labels(identity: &Identity, user: Option<&User>) -> Option<Labels> {
     let (key, origin) = Key::of(identity)?;
     let mut tags = key.tags();

@@ -1,5 +1,5 @@
 //! Identity of a process: the Slurm job, the Kubernetes pod, the container or the user that it belongs to, read from
-//! what the kernel says about it.
+//! what the kernel reports about it.
 //!
 //! Each part of an identity has an [`Origin`]. A control group and a parent are the kernel's statements, which the
 //! process's user cannot choose; an environment is the user's claim.

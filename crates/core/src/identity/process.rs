@@ -9,17 +9,17 @@ const NO_LOGIN: u32 = u32::MAX;
 /// Source of a part of an identity, the most reliable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Path of a control group, which the kernel states.
+    /// Path of the process's control group, as the kernel reports it.
     Cgroup,
-    /// Parents of the process, which the kernel states.
+    /// Ancestors of the process, as the kernel reports them.
     ProcessTree,
-    /// Job-mapping folder, which a scheduler's scripts write.
+    /// Job-mapping folder (a file per GPU with the ids of the GPU's jobs), which a scheduler's scripts write.
     JobMapping,
-    /// List of the node's kubelet: the pod to which it gave the GPU.
+    /// The kubelet's list of the pods on this node and the GPUs that each pod received.
     Kubelet,
-    /// Environment of the process: a claim of its user.
+    /// Environment of the process, which its user can set to anything.
     Environment,
-    /// User id of the process, which the kernel states.
+    /// User id of the process, as the kernel reports it.
     Uid,
 }
 
@@ -53,22 +53,22 @@ impl User {
     }
 }
 
-/// All that is known about a process.
+/// Evidence about a process, from which its identity is derived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Jobs, pods and containers that its control groups name.
+    /// Jobs, pods and containers that the process's control groups name.
     pub groups: Groups,
-    /// Slurm job of the step daemon above it.
+    /// Slurm job of the step daemon (`slurmstepd`) among the process's ancestors.
     pub slurmstepd_job: Option<u32>,
-    /// Slurm job that the job-mapping folder names for its GPU.
+    /// Slurm job that the job-mapping folder names for the process's GPU.
     pub mapped_job: Option<u32>,
-    /// Pod to which the kubelet gave the process's GPU, if it gave it to one pod alone.
+    /// Pod to which the kubelet gave the process's GPU; absent if several pods share the GPU.
     pub pod: Option<Pod>,
-    /// Its environment, if readable.
+    /// Environment of the process; empty if it cannot be read.
     pub environment: Environment,
     /// Real user id.
     pub uid: Option<u32>,
-    /// User id of the login that it belongs to (`/proc/<pid>/loginuid`), which stays the same under `sudo`.
+    /// User id with which the process's user logged in (`/proc/<pid>/loginuid`); `sudo` does not change it.
     pub login_uid: Option<u32>,
 }
 
@@ -83,14 +83,15 @@ pub struct Pod {
     pub container: String,
 }
 
-/// A Slurm job as a process shows it.
+/// A Slurm job that a process belongs to, with the source of that knowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmJob {
     /// Number of the job.
     pub number: u32,
     /// Source of the number.
     pub origin: Origin,
-    /// Variables of the job, if the environment claims the same number; otherwise empty.
+    /// Variables of the environment that describe the job, if the environment names the same job number; otherwise
+    /// empty.
     pub claimed: Environment,
 }
 
@@ -105,12 +106,12 @@ pub struct Identity {
     pub pod: Option<Pod>,
     /// Container.
     pub container: Option<Container>,
-    /// User id of the login that the process belongs to, otherwise its real user id.
+    /// User id with which the process's user logged in; without a login, the process's real user id.
     pub uid: Option<u32>,
 }
 
 impl Identity {
-    /// Derives the identity from the evidence: what the kernel states comes before what a user claims.
+    /// Derives the identity from the evidence. What the kernel reports outranks what a user can set.
     pub fn from_evidence(evidence: Evidence) -> Self {
         let Evidence { groups, slurmstepd_job, mapped_job, pod, environment, uid, login_uid } = evidence;
         let sources = [

@@ -1,4 +1,4 @@
-//! Hash chain over the lines of the ledger. Each digest covers its line and the previous digest, so that anybody who
+//! Hash chain over the lines of the ledger. Each digest covers its line and the previous digest, so that any person who
 //! keeps one digest can later detect a change of any line up to that digest.
 
 use std::fmt;

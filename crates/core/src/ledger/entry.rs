@@ -45,7 +45,7 @@ pub enum Entry {
     Counterfactual(Box<Counterfactual>),
     /// A job ended, or the savings of an ended job changed; holds the savings.
     Outcome(Box<Outcome>),
-    /// A job that offers to be held or suspended, or that takes an earlier one up, was registered; holds the reference
+    /// A job was registered that offers to be held or suspended, or that continues an earlier job; holds the reference
     /// "started when asked".
     StartRequest(Box<StartRequest>),
     /// A job began, was suspended or was resumed.
@@ -265,7 +265,7 @@ pub struct Balance {
     pub difference_mj: i64,
 }
 
-/// Finality of a carbon intensity.
+/// Degree to which a carbon intensity may still change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finality {

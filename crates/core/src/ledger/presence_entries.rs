@@ -11,19 +11,20 @@ use crate::units::{Samples, Seconds, Watts};
 /// Rule of the reference in [`StartRequest`].
 pub const START_RULE: &str = "started when asked, at the original limit, without suspensions";
 
-/// Request for a start, with the reference that the job will be compared with, as known when the request arrived.
+/// Request for the start of a job, with the reference that the job will be compared with, as known when the request
+/// arrived.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StartRequest {
     /// Time at which the request arrived.
     pub at: DateTime<Utc>,
-    /// Job that was asked for.
+    /// Job that the request registers.
     pub job: JobId,
     /// Rule of the reference, [`START_RULE`].
     pub rule: String,
-    /// Time at which the reference starts: the time of the request or, for a job that takes an earlier one up, of the
-    /// first request.
+    /// Time at which the reference starts: the time of the request. For a job that continues an earlier one, the time
+    /// of the first request.
     pub asked_at: DateTime<Utc>,
-    /// Samples that earlier jobs with the same key completed; the reference has completed them, too.
+    /// Samples that earlier jobs with the same key completed. The reference begins with these samples completed, too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub done: Samples,
     /// Time by which the job starts at the latest; absent if the job did not offer to be held.
@@ -38,7 +39,7 @@ pub struct StartRequest {
     /// Carbon-intensity forecast at the time of the request; absent without a forecast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastId>,
-    /// Earlier job with the same key, which this job takes up; absent if there is none.
+    /// Earlier job with the same key, which this job continues; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<JobId>,
 }
@@ -67,7 +68,7 @@ pub struct PresenceChange {
 pub enum PresenceKind {
     /// The job began for the first time.
     Begun,
-    /// The job saved a checkpoint, exited and gave its GPUs back.
+    /// The job saved a checkpoint and exited, and its GPUs are free.
     Suspended,
     /// The job began again after a suspension.
     Resumed,

@@ -8,12 +8,13 @@ use super::presence_entries::{PresenceChange, PresenceKind, StartRequest};
 use crate::domain::{CarbonSeries, Offers, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, Seconds, Watts};
 
-/// Waits of a job. The default is a job that started when asked and was never suspended.
+/// Waiting times of a job before its start and in suspensions. The default is a job that started when asked and was
+/// never suspended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Waits {
     /// Time from the request to the job's first start; zero for a job that started when asked.
     pub before_start: Seconds,
-    /// Samples that earlier jobs with the same key completed; the reference completed them before.
+    /// Samples that earlier jobs with the same key completed. The reference begins with these samples completed.
     pub done_before: Samples,
     /// Suspensions, oldest first.
     pub suspensions: Vec<Slot>,
@@ -28,8 +29,8 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Returns the waits that the ledger's entries about a job record, oldest entry first. `registered_at` is the time
-    /// of the job's registration, `until` the end of the time that is looked at.
+    /// Returns the waiting times that the ledger's entries about a job record, oldest entry first. `registered_at` is
+    /// the time of the job's registration; times after `until` do not count.
     pub fn of(
         request: &StartRequest,
         changes: &[PresenceChange],
@@ -87,7 +88,7 @@ impl Waits {
 }
 
 /// Returns the times in which a job neither held its GPUs nor had them reserved: before its start and in suspensions.
-/// `changes` are the ledger's entries about the job, oldest first; `until` is the end of the time that is looked at.
+/// `changes` are the ledger's entries about the job, oldest first; times after `until` do not count.
 pub fn times_without_gpus(
     offers: &Offers,
     changes: &[PresenceChange],

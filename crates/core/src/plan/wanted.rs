@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::schedule::{JobActivity, Plan};
 
-/// Wish of a plan at one time, with the time at which the wish changes.
+/// State of a job that a plan wants at one time, and the time of the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The job is to run.

@@ -18,7 +18,8 @@ pub struct HistoryRow {
     /// GPU of the job before a switch, as in the job's summary row; differs from `gpu` after a switch to another GPU.
     #[serde(skip)]
     pub first_gpu: String,
-    /// Group of the submission (the recurring job); `None` without a trace of submissions.
+    /// Group of the submission; all submissions of a group are runs of one recurring job. `None` without a trace of
+    /// submissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Seed of the random numbers.

@@ -27,8 +27,8 @@ impl Submission {
         start.checked_add_signed(self.duration.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 
-    /// Returns the full hours from the submission to the latest start, which are the starts that rules without a
-    /// forecast model of their own compare.
+    /// Returns the full hours from the submission to the latest start. Rules without a forecast model of their own
+    /// compare these starts.
     pub(super) fn hourly_starts(&self) -> impl Iterator<Item = DateTime<Utc>> + use<> {
         let (at, latest) = (self.at, self.latest());
         (0..).map(move |hours| at + TimeDelta::hours(hours)).take_while(move |start| *start <= latest)

@@ -74,7 +74,7 @@ pub(super) struct Reporter {
     attempted: Instant,
     /// Time of the last request that the daemon answered.
     contact: Option<Instant>,
-    /// True if another attempt to register makes no sense.
+    /// True if another attempt to register cannot succeed.
     gave_up: bool,
     /// True if a message has said that the command runs without the daemon.
     has_complained: bool,
@@ -94,7 +94,7 @@ pub(super) struct Outcome {
     pub(super) source: Option<ProgressSource>,
     /// Reason why there is no account.
     pub(super) problem: Option<String>,
-    /// The last views of the job's start and of its stops; null without them.
+    /// The daemon's last view of the job's start; `suspend` is that of its suspensions. Null if there is none.
     pub(super) start: Value,
     pub(super) suspend: Value,
 }
@@ -102,9 +102,9 @@ pub(super) struct Outcome {
 /// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The command is done, or will not run: the job ends.
+    /// The command has ended, or will not run: the job ends.
     Over,
-    /// Another process takes the job up again: it stays open until its lease runs out.
+    /// Another process will continue the job: it stays open until its lease expires.
     Left,
 }
 
@@ -112,9 +112,9 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) enum Answer {
     Registered(Registered),
-    /// The daemon refuses what the user gave; the reason.
+    /// The daemon refuses a value that the user gave; contains the reason.
     Wrong(String),
-    /// A job with the same key is open; the reason, and what is known of that job.
+    /// Another open job has the same key; contains the daemon's message and what is known about that job.
     Taken(String, Holder),
     /// The daemon does not answer, or cannot register the job.
     Alone,
@@ -125,13 +125,13 @@ pub(super) enum Answer {
 pub(super) struct Holder {
     /// Id of the job; `None` if the daemon does not list it.
     pub(super) job: Option<String>,
-    /// Rest of its lease, unless it is renewed; `None` if unknown.
+    /// Time until its lease expires, if nothing renews it; `None` if unknown.
     pub(super) lease_left: Option<Duration>,
-    /// True if the process that registered it is seen to run.
+    /// True if the process that registered the job is visible to this process, and runs.
     pub(super) is_alive: bool,
 }
 
-/// What the command needs to know about its registration.
+/// Facts about its registration that the command needs.
 #[derive(Clone, Debug)]
 pub(super) struct Registered {
     pub(super) address: DaemonAddress,
@@ -174,7 +174,7 @@ impl Reporter {
         }
     }
 
-    /// Passes progress on until `end` is signalled; then ends or leaves the job, and returns the outcome.
+    /// Reports progress until `end` is signalled. Then ends or leaves the job, and returns the outcome.
     pub(super) async fn run(mut self, mut messages: Receiver<Message>, mut end: oneshot::Receiver<End>) -> Outcome {
         // A short lease must not run out between two reports.
         let lease = self.registration.body.get("lease_s").and_then(Value::as_f64);
@@ -378,7 +378,7 @@ impl Reporter {
         self.follower = Follower::new(self.registration.batch_size);
     }
 
-    /// Reports the last progress, and ends the job unless another process takes it up again.
+    /// Reports the last progress, and ends the job unless another process will continue it.
     async fn finish(mut self, end: End) -> Outcome {
         // Where the daemon does not answer, the little time is for the job's end alone: a frozen daemon finds that request in
         // its socket when it goes on.
@@ -400,7 +400,7 @@ impl Reporter {
         };
         let (account, failed) = match ended {
             Ok((account, _)) => (Some(account), None),
-            Err(failure) => (None, Some(format!("{failure}; the job ends with its lease"))),
+            Err(failure) => (None, Some(format!("{failure}; the job ends when its lease expires"))),
         };
         // One of them may be open if the command named a job that did not replace it.
         for own in self.own.iter().filter(|own| **own != job.id && failed.is_none()) {

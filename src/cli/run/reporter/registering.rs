@@ -1,4 +1,4 @@
-//! Registers the command's job, again after each loss, and takes up a job that another process has left.
+//! Registers the command's job, again whenever the daemon has lost it, and continues a job that another process left.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::{Answer, Holder, Job, REQUEST, Registered, Reporter, write_whole};
 use crate::cli::ask::DaemonAddress;
 use crate::cli::daemon::Failure;
 
-/// Reason for the end of a job whose starter has fallen silent.
+/// Reason that the daemon states for the end of a job whose lease expired.
 const LEFT_BEHIND: &str = "lease expired";
 
 impl Reporter {
     /// Registers the job.
     ///
-    /// If the daemon does not answer or cannot register it, a message says so once.
+    /// If the daemon does not answer, or cannot register the job, prints one message about it.
     pub(in crate::cli::run) async fn register(&mut self) -> Answer {
         self.attempted = Instant::now();
         let failure = match self.try_register().await {
@@ -74,7 +74,8 @@ impl Reporter {
         (!pids.is_empty()).then(|| pids.into_iter().any(is_running))
     }
 
-    /// Returns why a job has ended; `None` if it is open, unknown, or was left behind by its starter.
+    /// Returns the reason why a job has ended; `None` if the job is open or unknown, or ended because its lease
+    /// expired.
     pub(in crate::cli::run) async fn why_ended(&self, job: &str) -> Option<String> {
         let (job, _) = self.daemon.call(Method::GET, &format!("/v1/jobs/{job}"), None, REQUEST).await.ok()?;
         let why = job["end_reason"].as_str().filter(|why| *why != LEFT_BEHIND)?;

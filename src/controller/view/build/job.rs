@@ -246,8 +246,8 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns the sums over a job and the earlier ones that it takes up; `None` if it takes none up. `own` are the job's
-    /// own emissions.
+    /// Returns the sums over a job and the earlier jobs that it continues; `None` if it continues none. `own` are the
+    /// job's own energy and emissions.
     async fn parts(&self, stored: &StoredJob, own: Emissions) -> Result<Option<PartsView>, ControlError> {
         let (mut ids, mut sum) = (vec![stored.id.to_string()], own);
         let mut next = stored.spec.offers.continues.as_ref().map(|before| before.job.clone());

@@ -21,7 +21,7 @@ const FORESEEABLE: TimeDelta = TimeDelta::days(2);
 const USUAL_WAIT: TimeDelta = TimeDelta::hours(24);
 
 impl Snapshot<'_> {
-    /// Returns the advice when to start a job. `power_known` tells whether the question's power is the job's.
+    /// Returns the advice when to start a job. `power_known` is false if the question's power is a placeholder.
     pub(crate) fn when(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {
         let state = self.signal.state();
         self.start_signal(&state).advise(question, power_known)

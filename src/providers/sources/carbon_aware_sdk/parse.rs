@@ -182,8 +182,8 @@ fn slots(mut points: Vec<Point>, notes: &mut Vec<String>) -> Vec<(Slot, GramsPer
     }
     if let Some((length, apart)) = overlapping {
         notes.push(format!(
-            "points last {} min but are {} min apart: means of a rolling window, which are taken for the {} min; the \
-             WebAPI should be asked without windowSize",
+            "points last {} min but are {} min apart, so they are means of a rolling window; each is used for {} min only. \
+             Request the WebAPI without windowSize",
             length.num_minutes(),
             apart.num_minutes(),
             apart.num_minutes()

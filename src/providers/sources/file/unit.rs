@@ -35,8 +35,8 @@ pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings)
     for column in columns.expected.iter().chain(&columns.actual) {
         if let Some(unit) = named_unit(&column.name).filter(|unit| V::UNITS.contains(unit)) {
             let what = format!(
-                "column {:?} names another unit than {right}; set {table}.file.unit = \"{unit}\", or \"{right}\" if it is that \
-                 all the same",
+                "column {:?} names another unit than {right}; set {table}.file.unit = \"{unit}\", or \"{right}\" if the \
+                 values are in that unit nevertheless",
                 shortened(&column.name),
                 right = V::UNITS[0],
                 table = V::TABLE
@@ -60,8 +60,8 @@ pub(super) fn check_values<V: FileSignal>(
     }
     let [right, other, ..] = V::UNITS else { return Ok(()) };
     let what = format!(
-        "no value is beyond {most}: that looks like {other}, and {right} is read; set {table}.file.unit = \"{other}\", or \"{right}\" \
-         if it is right as it is",
+        "no value is above {most}, so the values look like {other} but are read as {right}; set {table}.file.unit = \"{other}\", or \
+         \"{right}\" if that is their unit",
         table = V::TABLE
     );
     Err(ParseError { at: "the values".to_owned(), what })

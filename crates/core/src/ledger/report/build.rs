@@ -54,7 +54,7 @@ struct ReportBuilder<'a> {
     /// True if the settings declared embodied emissions at any time of the report's span.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
-    /// Jobs that a later job takes up: both are parts of one job.
+    /// Jobs that a later job continues: both are parts of one job.
     taken_up: BTreeSet<&'a JobId>,
     rows: BTreeMap<RowKey, Draft>,
     total: Draft,
@@ -288,8 +288,8 @@ impl Draft {
         }
     }
 
-    /// Counts a job, and its saving if `has_saving` and the job ended within the span. A part that a later job takes up
-    /// (`is_part`) is counted with that job.
+    /// Counts a job, and its saving if `has_saving` and the job ended within the span. A job that a later job continues
+    /// (`is_part`) is counted with the later job.
     fn count(&mut self, job: &JobFacts, span: &Slot, has_saving: bool, is_part: bool) {
         let has_ended = job.ended_within(span);
         let one = u64::from(!is_part);

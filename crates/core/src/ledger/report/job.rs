@@ -29,8 +29,8 @@ pub struct JobFacts {
     /// Times in which the job neither held its GPUs nor had them reserved: before its start and in suspensions, oldest
     /// first and without overlap.
     pub absences: Vec<Slot>,
-    /// Earlier job that this one takes up, with the first job of their key; absent if there is none. Both are parts of one
-    /// job.
+    /// Earlier job that this job continues, with the first job of their key; absent if there is none. All of them are
+    /// parts of one job.
     pub continues: Option<Continuation>,
     /// Emissions that the job saved, according to the newest ledger entry about its savings; absent if unknown.
     pub saved: Option<Saved>,

@@ -39,8 +39,8 @@ pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
 }
 
 impl ScoreTerms {
-    /// Counts a job and its functional units. A part that a later job takes up (`is_part`) adds its samples to those of
-    /// that job.
+    /// Counts a job and its functional units. If a later job continues this one (`is_part`), the samples of this job
+    /// count for the later job.
     pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool, is_part: bool) {
         self.with_holes += u64::from(has_holes);
         if is_part {

@@ -13,9 +13,9 @@ use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Total};
 
 /// Returns the number of the last block (intervals of about an hour) whose energy the hour's settlement (stored
-/// emissions) contains; later blocks may have energy that it lacks. That number is `through_block`, or 0 without a
-/// settlement. Returns `None` if the settlement contains all energy of the hour. `why` is the reason why the hour waits
-/// for a new settlement.
+/// emissions) contains; `None` if the settlement contains all energy of the hour. Later blocks may have energy that the
+/// settlement lacks. `through_block` is the settlement's last block; without a settlement, the result is 0. `why` is
+/// the reason why the hour waits for a new settlement.
 pub fn unsettled_after(why: DueReason, through_block: Option<u64>) -> Option<u64> {
     why.is_of_energy().then(|| through_block.unwrap_or_default())
 }
@@ -34,13 +34,13 @@ impl Unsettled {
         Self(hours)
     }
 
-    /// Returns the starts of the hours with unsettled rows, oldest first.
+    /// Returns the starts of the hours with rows that no settlement contains, oldest first.
     pub fn hours(&self) -> impl DoubleEndedIterator<Item = DateTime<Utc>> + '_ {
         self.0.keys().copied()
     }
 
-    /// Returns the time from the start of the first to the end of the last hour with unsettled rows; `None` without
-    /// rows.
+    /// Returns the time from the start of the first to the end of the last hour with rows that no settlement contains;
+    /// `None` if there are no such rows.
     pub fn span(&self) -> Option<Slot> {
         let (first, last) = self.hours().next().zip(self.hours().next_back())?;
         Slot::new(first, last + TimeDelta::hours(1))

@@ -60,7 +60,7 @@ impl FleetJob {
         self.points.get(place).map_or(self.lowest(), |point| point.limit)
     }
 
-    /// Returns the lowest sum of limits of any point.
+    /// Returns the lowest sum of limits among the job's points.
     pub(super) fn lowest(&self) -> Watts {
         self.points.iter().map(|p| p.limit).reduce(Watts::min).unwrap_or_default()
     }

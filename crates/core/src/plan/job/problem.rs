@@ -196,8 +196,8 @@ impl Problem {
         self
     }
 
-    /// Returns the problem with its slots replaced by pieces of them. A piece is first the index of the slot that it is
-    /// cut from, second its time span, third its allowed activity.
+    /// Returns the problem with its slots replaced by pieces of them. Each piece has the index of the slot that it is
+    /// cut from, its time span, and its allowed activity.
     pub(in crate::plan) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
         let piece =
             |(of, slot, _): &(usize, Slot, Mode)| PlanSlot { slot: *slot, intensity: self.slots[*of].intensity };

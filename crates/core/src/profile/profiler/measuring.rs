@@ -58,7 +58,8 @@ impl Profiler {
         active.energy = Some((snapshot.at, snapshot.energy));
     }
 
-    /// Excludes, from the measurement up to the next report, pauses that the job's power showed since the last report.
+    /// Excludes pauses from the current measurement: those that the job's power showed between its last report and the
+    /// next one.
     pub fn exclude_pauses(&mut self, newest: LatestPauses) {
         if let Some(active) = &mut self.active {
             let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);
