@@ -72,7 +72,9 @@ async fn a_daemon_that_was_frozen_learns_of_the_end() {
     assert_eq!(code(&mut run).await, Some(4));
     let text = scene.text("err");
     scene.daemon.signal("CONT");
-    for part in ["starts the command: ", "the daemon does not answer", "no summary: ", "the job ends when its lease expires"] {
+    for part in
+        ["starts the command: ", "the daemon does not answer", "no summary: ", "the job ends when its lease expires"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     eventually("the job's end", LONG, async || scene.jobs("").await.is_empty().then_some(())).await;

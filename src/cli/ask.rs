@@ -23,7 +23,7 @@ pub(super) const TOKEN_FILE: &str = "WATTUNE_TOKEN_FILE";
 /// Returns the access token from the environment; `None` if neither variable is set.
 ///
 /// # Errors
-/// If the file that should have it cannot be read.
+/// If the file that `WATTUNE_TOKEN_FILE` names cannot be read.
 pub(super) fn token() -> anyhow::Result<Option<String>> {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(token) = variable(TOKEN) {

@@ -489,11 +489,11 @@ fn table(report: &Report) -> String {
             }
         }
     }
-    text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
-             following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n\
+    text += "\nEnergy effect: the change that the best constant mix of limits makes in the same time; timing effect: the rest, \
+             from\nfollowing the grid and from profiling. Both in percent of the carbon at the largest limit.\n\
              Reported: the daemon's own estimate, with a 95 % confidence interval.\n\
-             At once: the same job at the largest limit, started when it was asked for instead of in the clean window; the\n\
-             effects beside it add up to the change, as do those that the daemon reports.\n";
+             At once: the same job at the largest limit, started without waiting for the clean window; the effects beside it\n\
+             add up to the change, and so do the effects that the daemon reports.\n";
     text
 }
 

@@ -44,7 +44,7 @@ fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
 }
 
 /// Parses a time with its time zone. Refuses a date without a time, which may mean the start or the end of that day.
-pub(super) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
+pub(super) fn zoned_time(text: &str) -> Result<DateTime<Utc>, String> {
     text.parse()
         .map_err(|_| "give a time with its zone, such as 2026-11-26T18:00:00Z or 2026-11-26T19:00:00+01:00".into())
 }

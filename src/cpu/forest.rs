@@ -55,7 +55,7 @@ impl Forest {
                 self.members.insert(root.pid, Member { job: job.clone(), stat, is_named: true });
             }
         }
-        self.take_over(job);
+        self.reassign_descendants(job);
         self.unrelated.clear();
         for (other, ticks) in self.adopt(all, &read).into_iter().filter(|(owner, _)| owner != job) {
             *self.used.entry(other).or_default() += ticks;
@@ -80,7 +80,7 @@ impl Forest {
 
     /// Moves all descendants of a job's processes from other jobs to this job, except processes that another job named
     /// itself.
-    fn take_over(&mut self, job: &JobId) {
+    fn reassign_descendants(&mut self, job: &JobId) {
         loop {
             let parent_is_own = |stat: &Stat| self.members.get(&stat.parent).is_some_and(|parent| parent.job == *job);
             let is_moved = |member: &Member| !member.is_named && member.job != *job && parent_is_own(&member.stat);

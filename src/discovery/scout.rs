@@ -70,12 +70,12 @@ impl Scout {
         let shared: Arc<Mutex<Shared>> = Arc::default();
         let (stop, stopped) = mpsc::channel::<()>();
         let (writes_mapping, after) = (settings.write_job_mapping, settings.after_s);
-        let mut eye = Eye::new(settings, proc);
+        let mut examiner = Examiner::new(settings, proc);
         let theirs = shared.clone();
         let body = move || {
-            let period = eye.settings.poll_s.to_std();
+            let period = examiner.settings.poll_s.to_std();
             loop {
-                eye.look(&theirs);
+                examiner.examine(&theirs);
                 if !matches!(stopped.recv_timeout(period), Err(RecvTimeoutError::Timeout)) {
                     return;
                 }
@@ -89,7 +89,7 @@ impl Scout {
     }
 
     /// Sets the processes to identify, and returns the latest results without waiting.
-    pub fn look_at(&self, wanted: BTreeSet<Candidate>) -> Arc<Sightings> {
+    pub fn identify(&self, wanted: BTreeSet<Candidate>) -> Arc<Sightings> {
         let mut shared = lock(&self.shared);
         shared.wanted = wanted;
         shared.seen.clone()
@@ -127,24 +127,24 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 /// The thread's own state.
-struct Eye {
+struct Examiner {
     settings: Settings,
     proc: PathBuf,
     writer: Option<MappingWriter>,
     /// Evidence about processes that were examined before, without that of kubelet and job mapping, which may change.
-    known: BTreeMap<u32, evidence::Witness>,
+    witnesses: BTreeMap<u32, evidence::Witness>,
     /// The last problem that was logged, by its subject.
     reported: BTreeMap<&'static str, String>,
 }
 
-impl Eye {
+impl Examiner {
     fn new(settings: Settings, proc: PathBuf) -> Self {
         let folder = settings.job_mapping_dir.clone().filter(|_| settings.write_job_mapping);
         let writer = folder.map(MappingWriter::new);
-        Self { settings, proc, writer, known: BTreeMap::new(), reported: BTreeMap::new() }
+        Self { settings, proc, writer, witnesses: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
-    fn look(&mut self, shared: &Mutex<Shared>) {
+    fn examine(&mut self, shared: &Mutex<Shared>) {
         let (wanted, mapping) = {
             let shared = lock(shared);
             (shared.wanted.clone(), shared.mapping.clone())
@@ -154,7 +154,7 @@ impl Eye {
             self.tell("job-mapping folder", written.err());
         }
         let pods = if wanted.is_empty() { Vec::new() } else { self.pods() };
-        self.known.retain(|pid, _| wanted.iter().any(|candidate| candidate.pid == *pid));
+        self.witnesses.retain(|pid, _| wanted.iter().any(|candidate| candidate.pid == *pid));
         let look = |candidate: Candidate| {
             let sighting = self.sighting(&candidate, &pods);
             (candidate, sighting)
@@ -190,11 +190,11 @@ impl Eye {
         let is_same = |witness: &evidence::Witness| {
             crate::cpu::process_and_parent(proc, pid).is_some_and(|(process, _)| process == witness.process)
         };
-        if !self.known.get(&pid).is_some_and(is_same) {
-            self.known.remove(&pid);
-            self.known.insert(pid, evidence::read(proc, pid)?);
+        if !self.witnesses.get(&pid).is_some_and(is_same) {
+            self.witnesses.remove(&pid);
+            self.witnesses.insert(pid, evidence::read(proc, pid)?);
         }
-        let witness = self.known.get(&pid)?;
+        let witness = self.witnesses.get(&pid)?;
         let folder = self.settings.job_mapping_dir.as_deref().filter(|_| !self.settings.write_job_mapping);
         let evidence = Evidence {
             mapped_job: folder.and_then(|folder| mapping::slurm_job(folder, candidate.index)),

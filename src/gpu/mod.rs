@@ -38,7 +38,9 @@ pub enum GpuError {
     #[error("{call}: no answer from the driver for {:.1} s", after.get())]
     TimedOut { call: &'static str, after: Seconds },
     /// The power limit changed since the caller read it, so wattune did not overwrite it.
-    #[error("{call}: an external writer set the limit to {current} just before this write; wattune did not overwrite it")]
+    #[error(
+        "{call}: an external writer set the limit to {current} just before this write; wattune did not overwrite it"
+    )]
     LimitChanged { call: &'static str, current: PowerLimit },
     /// Any other failure, with the driver's message.
     #[error("{call}: {message}")]

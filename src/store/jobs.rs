@@ -199,10 +199,10 @@ fn append_entries(tx: &Connection, id: &JobId, is_new: bool) -> Result<(), Store
     let (registered, facts, end) = rows::one(tx, "SELECT * FROM jobs WHERE id = ?1", [id.as_str()], facts)?;
     let job = || id.clone();
     if is_new {
-        append_entry(tx, &Entry::Registered(JobFacts { at: rows::moment(registered)?, job: job(), facts }))?;
+        append_entry(tx, &Entry::Registered(JobFacts { at: rows::time(registered)?, job: job(), facts }))?;
     }
     if let Some((at, facts)) = end {
-        append_entry(tx, &Entry::Ended(JobFacts { at: rows::moment(at)?, job: job(), facts }))?;
+        append_entry(tx, &Entry::Ended(JobFacts { at: rows::time(at)?, job: job(), facts }))?;
     }
     Ok(())
 }
@@ -249,8 +249,8 @@ fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
         id: JobId::new(row.get::<_, String>("id")?).map_err(|e| rows::damaged("job", e))?,
         spec,
         progress: rows::from_json("job", rows::text(row, "progress")?)?,
-        registered_at: rows::moment(row.get("registered_us")?)?,
-        ended: ended.map(|us| Ok::<_, StoreError>((rows::moment(us)?, reason.unwrap_or_default()))).transpose()?,
+        registered_at: rows::time(row.get("registered_us")?)?,
+        ended: ended.map(|us| Ok::<_, StoreError>((rows::time(us)?, reason.unwrap_or_default()))).transpose()?,
         owners: rows::from_json("job", rows::text(row, "owners")?)?,
     })
 }

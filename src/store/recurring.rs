@@ -176,7 +176,7 @@ impl Store {
         let listed = |row: &Row<'_>| {
             Ok(ListedRecurring {
                 name: name(row.get(0)?)?,
-                created_at: rows::moment(row.get(1)?)?,
+                created_at: rows::time(row.get(1)?)?,
                 trials: row.get(2)?,
                 running: row.get(3)?,
             })

@@ -130,12 +130,12 @@ pub(super) fn signed(number: u64) -> Result<i64, StoreError> {
     i64::try_from(number).map_err(|e| damaged("number", e))
 }
 
-pub(super) fn moment(us: i64) -> Result<DateTime<Utc>, StoreError> {
+pub(super) fn time(us: i64) -> Result<DateTime<Utc>, StoreError> {
     DateTime::from_timestamp_micros(us).ok_or_else(|| damaged("time", us))
 }
 
 pub(super) fn slot(row: &Row<'_>) -> Result<Slot, StoreError> {
-    let (start, end) = (moment(row.get("start_us")?)?, moment(row.get("end_us")?)?);
+    let (start, end) = (time(row.get("start_us")?)?, time(row.get("end_us")?)?);
     Slot::new(start, end).ok_or_else(|| damaged("slot", format!("{start} is not before {end}")))
 }
 
@@ -180,7 +180,7 @@ pub(super) fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
 
 /// Returns the energy sum of an hour, from a row of the table `rolled_up`, as one interval of that hour.
 pub(super) fn rolled_up(row: &Row<'_>) -> Result<Interval, StoreError> {
-    let hour = moment(row.get("hour_us")?)?;
+    let hour = time(row.get("hour_us")?)?;
     let job: String = row.get("job_id")?;
     Ok(Interval {
         device: device(row)?,

@@ -215,7 +215,7 @@ fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<SourceValu
             continue;
         }
         let intensity = Intensity { value, origin };
-        let (issued_at, retrieved_at) = (rows::moment(row.get("issued_us")?)?, rows::moment(row.get("retrieved_us")?)?);
+        let (issued_at, retrieved_at) = (rows::time(row.get("issued_us")?)?, rows::time(row.get("retrieved_us")?)?);
         values.publish(slot, Value { intensity, issued_at, retrieved_at, row: row.get("id")? });
     }
     Ok(values)
@@ -224,7 +224,7 @@ fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<SourceValu
 fn final_until(db: &Connection, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
     let sql = "SELECT final_us FROM settlements WHERE zone = ?1 AND source = ?2 AND kind = ?3 AND scope = ?4";
     let columns = params![key.zone.as_str(), key.source, key.kind.as_str(), key.scope.as_str()];
-    rows::optional(db, sql, columns, |row| rows::moment(row.get(0)?))
+    rows::optional(db, sql, columns, |row| rows::time(row.get(0)?))
 }
 
 /// Consecutive slots of equal length: first the start of the first slot, in milliseconds since 1970; second the length
@@ -266,8 +266,8 @@ fn issued(row: &Row<'_>) -> Result<Issued, StoreError> {
         zone: Zone::new(row.get::<_, String>("zone")?).map_err(|e| rows::damaged(what, e))?,
         kind: rows::from_name(what, row.get("kind")?)?,
         scope: rows::from_name(what, row.get("scope")?)?,
-        issued_at: rows::moment(row.get("issued_us")?)?,
-        retrieved_at: rows::moment(row.get("retrieved_us")?)?,
+        issued_at: rows::time(row.get("issued_us")?)?,
+        retrieved_at: rows::time(row.get("retrieved_us")?)?,
         series: CarbonSeries::from_points(points).0,
     })
 }

@@ -199,7 +199,8 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let reported = done.done();
     assert!(reported.contains("2 intervals with 1350000.000 J of GPU-"), "{reported}");
     assert!(
-        reported.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s); emissions computed again"),
+        reported
+            .contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s); emissions computed again"),
         "{reported}"
     );
     let after = as_json(dir.path(), &["--by", "job"]);

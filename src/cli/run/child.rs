@@ -132,7 +132,7 @@ impl Child {
 
     /// Passes a signal on to the command if another process sent it. The terminal's signals are not passed on, because
     /// the kernel sends them to the command, too.
-    pub(super) fn pass(&self, origin: &Origin) {
+    pub(super) fn forward(&self, origin: &Origin) {
         let is_sent = matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue));
         // The command's own signals to its group arrive here, too; they are for its group and have reached it.
         let is_own = origin.process.as_ref().is_some_and(|sender| sender.pid == self.pid.as_raw_nonzero().get());

@@ -17,7 +17,7 @@ use super::link::Guide;
 use super::wish::{Stage, Wanted, Wish};
 
 /// Time between two readings of the clocks while the command waits.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time that a start or a stop waits until the daemon has acknowledged it.
 const ACKNOWLEDGING: Duration = Duration::from_secs(2);
 /// Time before its latest start at which a command begins to start: a daemon that does not answer delays it by
@@ -78,9 +78,9 @@ enum Waited {
 /// End of a process of the command.
 enum Exited {
     /// The command ended by itself, or after a signal from its user.
-    Own(u8),
+    OfItself(u8),
     /// The command saved its state and exited, as the daemon requested.
-    Asked(u8),
+    OnRequest(u8),
 }
 
 impl Course<'_> {
@@ -125,8 +125,8 @@ impl Course<'_> {
                 Err(code) => return Ended::Done(code),
             };
             let code = match self.attend(started).await {
-                Exited::Own(code) => return Ended::Done(code),
-                Exited::Asked(code) => code,
+                Exited::OfItself(code) => return Ended::Done(code),
+                Exited::OnRequest(code) => code,
             };
             self.journal.stopped(code);
             self.report_stage(Stage::Suspended, None).await;
@@ -144,7 +144,7 @@ impl Course<'_> {
 
     /// Reports to the daemon what the command does. Returns false if the daemon has not acknowledged it in time.
     async fn report_stage(&mut self, stage: Stage, reason: Option<Reason>) -> bool {
-        self.guide.order(stage, reason);
+        self.guide.report(stage, reason);
         if self.guide.wish().job.is_none() {
             return false;
         }
@@ -178,8 +178,8 @@ impl Course<'_> {
                 });
             }
             tokio::select! {
-                () = sleep(LOOK_EVERY) => {}
-                changed = self.guide.wishes.changed() => if changed.is_err() { sleep(LOOK_EVERY).await },
+                () = sleep(CHECK_EVERY) => {}
+                changed = self.guide.wishes.changed() => if changed.is_err() { sleep(CHECK_EVERY).await },
                 origin = self.signals.next() => match origin.signal {
                     SIGUSR1 => return Waited::Start(Reason::StartNow),
                     number if is_ending(number) => return Waited::Cancelled(of_signal(number)),
@@ -223,18 +223,18 @@ impl Course<'_> {
                 code = child.ended() => break code,
                 origin = self.signals.next() => {
                     is_users_end |= is_ending(origin.signal);
-                    child.pass(&origin);
+                    child.forward(&origin);
                 }
                 changed = self.guide.wishes.changed() => {
                     if changed.is_err() {
-                        sleep(LOOK_EVERY).await;
+                        sleep(CHECK_EVERY).await;
                     }
                     let wish = self.guide.wish();
                     let is_wanted = wish.failures == 0 && wish.wanted == Wanted::Suspend;
                     let is_asked = asked.is_some() || is_users_end || self.ignored >= MOST_IGNORED;
                     if let Some(stops) = self.stops.filter(|_| is_wanted && !is_asked) {
                         self.say("asks the command to save and exit: the grid will be cleaner later");
-                        self.journal.asked();
+                        self.journal.stop_requested();
                         child.send(stops.signal);
                         asked = Some(Instant::now());
                     }
@@ -256,11 +256,11 @@ impl Course<'_> {
             }
         }
         if asked.is_none() || is_users_end {
-            return Exited::Own(code);
+            return Exited::OfItself(code);
         }
         sleep(LAST_PROGRESS).await;
         // It was about to end anyway.
-        if self.guide.wish().is_complete { Exited::Own(code) } else { Exited::Asked(code) }
+        if self.guide.wish().is_complete { Exited::OfItself(code) } else { Exited::OnRequest(code) }
     }
 
     /// Asks the processes that the command has left behind, such as those of a shell script, to save and exit, and waits for
@@ -271,7 +271,7 @@ impl Course<'_> {
         let until = Instant::now() + stops.grace;
         while !children().is_empty() {
             tokio::select! {
-                () = sleep(LOOK_EVERY / 10) => {}
+                () = sleep(CHECK_EVERY / 10) => {}
                 origin = self.signals.next() => {
                     left.iter().for_each(|pid| child::send(*pid, origin.signal));
                     if is_ending(origin.signal) {

@@ -43,7 +43,7 @@ impl Journal {
     }
 
     /// Records that the command was asked to save and exit.
-    pub(super) fn asked(&mut self) {
+    pub(super) fn stop_requested(&mut self) {
         let asked_at = Reading::now().wall;
         self.stops.push(Stop { asked_at, stopped_at: None, exit_code: None, resumed_at: None });
     }

@@ -9,7 +9,7 @@ use super::wish::{Stage, Wish};
 
 /// Current state of the command, for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Order {
+pub(super) struct StageReport {
     pub(super) stage: Stage,
     /// Reason for the stage, where it is known.
     pub(super) reason: Option<Reason>,
@@ -19,14 +19,14 @@ pub(super) struct Order {
 
 /// The connection as the command's course uses it: reports stages, and reads the daemon's requests.
 pub(super) struct Guide {
-    pub(super) orders: watch::Sender<Order>,
+    pub(super) reports: watch::Sender<StageReport>,
     pub(super) wishes: watch::Receiver<Wish>,
 }
 
 impl Guide {
     /// Reports the stage that the command is in from now on.
-    pub(super) fn order(&self, stage: Stage, reason: Option<Reason>) {
-        self.orders.send_modify(|order| *order = Order { stage, reason, turn: order.turn + 1 });
+    pub(super) fn report(&self, stage: Stage, reason: Option<Reason>) {
+        self.reports.send_modify(|reported| *reported = StageReport { stage, reason, turn: reported.turn + 1 });
     }
 
     /// Returns the daemon's newest answer, and the failures since.
@@ -42,11 +42,11 @@ impl Guide {
 
 /// The connection as the reporter uses it, which talks to the daemon.
 pub(super) struct Link {
-    orders: watch::Receiver<Order>,
+    reports: watch::Receiver<StageReport>,
     wishes: watch::Sender<Wish>,
     /// Latest start of a command that is held.
     pub(super) latest: Option<Due>,
-    /// Job and turn of the last order that the daemon has confirmed.
+    /// Job and turn of the last report that the daemon has confirmed.
     confirmed: Option<(String, u32)>,
     /// The daemon's clock, if that is not this machine's.
     clock: Option<OtherClock>,
@@ -55,43 +55,43 @@ pub(super) struct Link {
 impl Link {
     /// Connects a command at this stage with its reporter.
     pub(super) fn new(stage: Stage, latest: Option<Due>) -> (Guide, Self) {
-        let (orders, received) = watch::channel(Order { stage, reason: None, turn: 0 });
+        let (reports, received) = watch::channel(StageReport { stage, reason: None, turn: 0 });
         let (wishes, wished) = watch::channel(Wish::default());
-        let link = Self { orders: received, wishes, latest, confirmed: None, clock: None };
-        (Guide { orders, wishes: wished }, link)
+        let link = Self { reports: received, wishes, latest, confirmed: None, clock: None };
+        (Guide { reports, wishes: wished }, link)
     }
 
     /// Returns the newest reported stage.
-    pub(super) fn order(&self) -> Order {
-        *self.orders.borrow()
+    pub(super) fn reported(&self) -> StageReport {
+        *self.reports.borrow()
     }
 
     /// Waits for the next reported stage.
     pub(super) async fn changed(&mut self) {
-        if self.orders.changed().await.is_err() {
+        if self.reports.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
     /// Returns the reported stage if the daemon has not acknowledged it yet; `None` if it has.
-    pub(super) fn unacknowledged(&self, job: &str) -> Option<Order> {
-        let order = self.order();
-        let is_confirmed = self.confirmed.as_ref().is_some_and(|(id, turn)| id == job && *turn == order.turn);
+    pub(super) fn unacknowledged(&self, job: &str) -> Option<StageReport> {
+        let reported = self.reported();
+        let is_confirmed = self.confirmed.as_ref().is_some_and(|(id, turn)| id == job && *turn == reported.turn);
         let acknowledged = self.wishes.borrow().acknowledged;
-        match (order.stage, is_confirmed) {
+        match (reported.stage, is_confirmed) {
             // Whatever the daemon has forgotten meanwhile, the command runs.
             (Stage::Running, _) => {
-                acknowledged.is_some_and(|acknowledged| acknowledged != Stage::Running).then_some(order)
+                acknowledged.is_some_and(|acknowledged| acknowledged != Stage::Running).then_some(reported)
             }
-            (Stage::Suspended, false) => (acknowledged != Some(Stage::Suspended)).then_some(order),
+            (Stage::Suspended, false) => (acknowledged != Some(Stage::Suspended)).then_some(reported),
             // Another process has sent `begin` to the daemon: the command follows.
             (Stage::Suspended, true) | (Stage::Held, _) => None,
         }
     }
 
     /// Records that the daemon knows the reported stage, or has refused it for good.
-    pub(super) fn confirm(&mut self, job: &str, order: Order) {
-        self.confirmed = Some((job.to_owned(), order.turn));
+    pub(super) fn confirm(&mut self, job: &str, reported: StageReport) {
+        self.confirmed = Some((job.to_owned(), reported.turn));
     }
 
     /// Passes the daemon's view of a newly registered job on to the course.

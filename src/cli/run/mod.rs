@@ -319,7 +319,7 @@ async fn attend(command: Command, signals: &mut Signals) -> u8 {
     loop {
         tokio::select! {
             code = child.ended() => return code,
-            origin = signals.next() => child.pass(&origin),
+            origin = signals.next() => child.forward(&origin),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 use wattune_core::units::Seconds;
 
-use crate::cli::values::{duration, moment, within};
+use crate::cli::values::{duration, within, zoned_time};
 
 /// Signals that ask a command to save and exit, with their numbers.
 const SIGNALS: [(&str, i32); 6] =
@@ -20,7 +20,7 @@ pub(super) struct StartArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "latest")]
     within: Option<Seconds>,
     /// Hold the command until the grid is cleaner, at most until this time, in RFC 3339, such as 2026-12-24T18:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = zoned_time)]
     latest: Option<DateTime<Utc>>,
     /// The duration of the command, to find its start with --within or --latest: 8h, 90m, 1h30m, 2d, or a number of seconds
     /// [default: that of earlier runs with the same name].
@@ -77,7 +77,8 @@ impl Suspend {
         };
         let known = SIGNALS.map(|(name, _)| name).join(", ");
         let signal = if parts[0].is_empty() { Some("SIGTERM") } else { find(parts[0]).map(|(name, _)| name) };
-        let signal = signal.ok_or_else(|| format!("{} cannot ask the command to save; give one of {known}", parts[0]))?;
+        let signal =
+            signal.ok_or_else(|| format!("{} cannot ask the command to save; give one of {known}", parts[0]))?;
         if parts.len() > 3 {
             return Err(
                 "give a signal and, if known, the seconds that saving and restarting take: SIGTERM,120,180".into()

@@ -92,7 +92,7 @@ impl Follower {
     /// Applies a message. Ignores it if a more explicit source is known, or if it comes from another process than the
     /// followed one and the followed one still reports.
     pub(super) fn apply(&mut self, message: &Message) {
-        if !self.follows(message) {
+        if !self.accepts(message) {
             return;
         }
         let per_step = self.batch_size.map_or(1.0, |size| size as f64);
@@ -127,7 +127,7 @@ impl Follower {
 
     /// Returns whether the message comes from the source and process to follow, after a change to another one where
     /// that is due.
-    fn follows(&mut self, message: &Message) -> bool {
+    fn accepts(&mut self, message: &Message) -> bool {
         let Some(followed) = &mut self.followed else {
             self.followed = Some(Followed::of(message));
             return true;

@@ -13,7 +13,7 @@ use wattune_core::domain::{JobName, legible};
 /// The time that a command of Slurm may take. Slurm's controller may be busy.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(700);
 /// The interval at which a running command is checked.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// The width of a column of the queue in bytes. Values are as long as a user makes them; longer ones are cut.
 const WIDTH: usize = 256;
 /// The longest name of a job in characters, and the longest value of a label in bytes, that the daemon takes.
@@ -164,7 +164,7 @@ pub(super) fn output(mut command: Command, until: &Deadline) -> anyhow::Result<S
             let _ = child.wait();
             bail!("{name} did not answer within {:.1} s", QUEUE_PATIENCE.as_secs_f64());
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(CHECK_EVERY);
     };
     if !status.success() {
         let mut why = String::new();

@@ -102,7 +102,7 @@ pub(super) fn run(args: Args) -> Exit {
         }
     };
     match outcome {
-        Ok(Ok(lines)) => lines.iter().for_each(|line| report::done(what, line)),
+        Ok(Ok(lines)) => lines.iter().for_each(|line| report::success(what, line)),
         Ok(Err(error)) => report::problem(what, &format!("{error:#}")),
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
             report::problem(

@@ -10,7 +10,7 @@ const WARNING: u8 = 3 * 8 + 4;
 const INFORMATIONAL: u8 = 3 * 8 + 6;
 
 /// Reports a completed action.
-pub(super) fn done(what: &str, text: &str) {
+pub(super) fn success(what: &str, text: &str) {
     say(INFORMATIONAL, what, text);
 }
 

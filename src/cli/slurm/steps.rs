@@ -20,7 +20,7 @@ const LOCK: &str = "/run/lock/wattune-slurm.lock";
 const LOCK_PATIENCE: Duration = Duration::from_millis(400);
 
 /// What was done, a line each.
-type Done = anyhow::Result<Vec<String>>;
+type Lines = anyhow::Result<Vec<String>>;
 
 fn variable(key: &str) -> Option<String> {
     std::env::var(key).ok()
@@ -28,7 +28,7 @@ fn variable(key: &str) -> Option<String> {
 
 /// Registers the job that starts. If a registration of an earlier, requeued run of the same job is still open, ends
 /// that one first.
-pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -> Done {
+pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -> Lines {
     let mut facts = Facts::of_environment(variable)?;
     let given = gpus::given(facts.number, variable("SLURM_JOB_GPUS").as_deref(), until)?;
     if given == Given::None {
@@ -101,7 +101,7 @@ fn lock() -> Option<File> {
 }
 
 /// Ends the job that has finished on this node.
-pub(super) fn epilog(api: &Api) -> Done {
+pub(super) fn epilog(api: &Api) -> Lines {
     let facts = Facts::of_environment(variable)?;
     let mut done = Vec::new();
     for id in of_slurm_job(api, facts.number)? {
@@ -115,7 +115,7 @@ pub(super) fn epilog(api: &Api) -> Done {
 
 /// Prints environment variables for a task: Slurm copies lines `export NAME=value` into the task's environment. Prints
 /// nothing for a job that is not registered.
-pub(super) fn task_prolog(api: &Api) -> Done {
+pub(super) fn task_prolog(api: &Api) -> Lines {
     let facts = Facts::of_environment(variable)?;
     let Some(id) = of_slurm_job(api, facts.number)?.into_iter().next() else { return Ok(Vec::new()) };
     let mut lines = format!("export WATTUNE_JOB_ID={id}\n");

@@ -16,13 +16,13 @@ pub(super) fn why_unknown(zone: &str) -> Option<String> {
 
 /// The time at which to start a job, its latest start, and the present time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct PlannedStart {
     start: DateTime<Utc>,
     latest: DateTime<Utc>,
     now: DateTime<Utc>,
 }
 
-impl Moment {
+impl PlannedStart {
     /// Returns the start in an advice.
     ///
     /// # Errors
@@ -167,11 +167,11 @@ mod tests {
             ("2026-03-28T12:00:59Z", "2026-03-28T12:00:00Z", "now", "2 13 28 3 *", "202603281302"),
         ];
         for (now, start, slurm, cron, at) in table {
-            let moment = Moment::of(&serde_json::json!({ "start": start }), utc(now)).expect("a start");
-            let written = (moment.slurm(&Berlin), moment.cron(&Berlin), moment.at(&Berlin));
+            let planned = PlannedStart::of(&serde_json::json!({ "start": start }), utc(now)).expect("a start");
+            let written = (planned.slurm(&Berlin), planned.cron(&Berlin), planned.at(&Berlin));
             assert_eq!(written, (slurm.to_owned(), cron.to_owned(), at.to_owned()), "{start} at {now}");
         }
-        assert!(Moment::of(&serde_json::json!({ "start": null }), utc(now)).is_err());
+        assert!(PlannedStart::of(&serde_json::json!({ "start": null }), utc(now)).is_err());
     }
 
     #[test]
@@ -187,9 +187,9 @@ mod tests {
         ];
         for (start, latest, at, doubt) in table {
             let advice = serde_json::json!({ "start": start, "latest_start": latest });
-            let moment = Moment::of(&advice, utc(now)).expect("a start");
-            let doubts = moment.doubts(&Berlin).join(" ");
-            assert_eq!((moment.at(&Berlin).as_str(), doubts.is_empty()), (at, doubt.is_none()), "{start}: {doubts}");
+            let planned = PlannedStart::of(&advice, utc(now)).expect("a start");
+            let doubts = planned.doubts(&Berlin).join(" ");
+            assert_eq!((planned.at(&Berlin).as_str(), doubts.is_empty()), (at, doubt.is_none()), "{start}: {doubts}");
             assert!(doubt.is_none_or(|part| doubts.contains(part)), "{start}: {doubts}");
         }
     }

@@ -7,8 +7,8 @@ mod signal;
 
 use serde_json::Value;
 
-use self::formats::Moment;
-use self::question::Asked;
+use self::formats::PlannedStart;
+use self::question::QuestionArgs;
 use super::output::{Exit, deliver};
 use super::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
@@ -22,7 +22,7 @@ use crate::providers;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    question: QuestionArgs,
     /// Query the sources directly instead of a running daemon.
     #[arg(long)]
     direct: bool,
@@ -49,7 +49,7 @@ enum Format {
 
 /// Prints the advice. The exit code is 0 also if the advice is to start now for lack of any data.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
-    if let Err(why) = args.asked.check() {
+    if let Err(why) = args.question.check() {
         say(&why);
         return Ok(Exit::Code(2));
     }
@@ -66,7 +66,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let direct = args.direct || args.overrides.other_signal();
     let jump_factor = args.overrides.jump_factor(&settings);
-    let answer = match signal::ask(&args.asked, &settings, direct, jump_factor).await? {
+    let answer = match signal::ask(&args.question, &settings, direct, jump_factor).await? {
         Ok(answer) => answer,
         Err(refusal) => {
             say(&question::describe_refusal(&refusal));
@@ -81,14 +81,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Format::Table => page::page(&answer),
         Format::Slurm | Format::Cron | Format::At => {
             let now = SystemClock::start().utc();
-            let moment = Moment::of(&answer, now)?;
+            let planned = PlannedStart::of(&answer, now)?;
             let text = match args.format {
-                Format::Slurm => moment.slurm(&chrono::Local),
-                Format::Cron => moment.cron(&chrono::Local),
-                _ => moment.at(&chrono::Local),
+                Format::Slurm => planned.slurm(&chrono::Local),
+                Format::Cron => planned.cron(&chrono::Local),
+                _ => planned.at(&chrono::Local),
             };
             if args.format != Format::Slurm {
-                moment.doubts(&chrono::Local).iter().for_each(|doubt| say(doubt));
+                planned.doubts(&chrono::Local).iter().for_each(|doubt| say(doubt));
             }
             text + "\n"
         }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::cli::values::{duration, moment, name_flag, within};
+use crate::cli::values::{duration, name_flag, within, zoned_time};
 use crate::controller::{StartBound, WhenRequest};
 use wattune_core::domain::JobName;
 use wattune_core::units::{Seconds, Watts};
@@ -30,7 +30,7 @@ pub(super) fn describe_refusal(refusal: &str) -> String {
 }
 
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(super) struct Asked {
+pub(super) struct QuestionArgs {
     /// The job's duration: 8h, 90m, 1h30m, 2d, or seconds [default: that of the earlier runs of --name].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     duration: Option<Seconds>,
@@ -38,13 +38,13 @@ pub(super) struct Asked {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     within: Option<Seconds>,
     /// The job's latest start, such as 2026-11-26T18:00:00Z, in place of --within.
-    #[arg(long, alias = "latest", value_name = "TIME", value_parser = moment)]
+    #[arg(long, alias = "latest", value_name = "TIME", value_parser = zoned_time)]
     latest_start: Option<DateTime<Utc>>,
     /// The job's latest end, in place of --within.
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = zoned_time)]
     latest_end: Option<DateTime<Utc>>,
     /// The job's earliest start [default: now].
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = zoned_time)]
     earliest: Option<DateTime<Utc>>,
     /// The name of a job that ran on this machine before, whose duration and power are then known.
     #[arg(long, value_name = "NAME", value_parser = name)]
@@ -83,7 +83,7 @@ fn confidence(text: &str) -> Result<f64, String> {
     within(text, 0.0, 1.0, "a probability from 0 to 1; write 0.9 for 90 %")
 }
 
-impl Asked {
+impl QuestionArgs {
     /// Checks that the flags can be combined.
     ///
     /// # Errors

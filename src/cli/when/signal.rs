@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::question::Asked;
+use super::question::QuestionArgs;
 use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
@@ -31,7 +31,12 @@ enum DaemonAnswer {
 ///
 /// # Errors
 /// If the settings cannot be used.
-pub(super) async fn ask(asked: &Asked, settings: &Settings, direct: bool, jump_factor: f64) -> anyhow::Result<Advice> {
+pub(super) async fn ask(
+    asked: &QuestionArgs,
+    settings: &Settings,
+    direct: bool,
+    jump_factor: f64,
+) -> anyhow::Result<Advice> {
     if direct {
         return ask_sources(asked, settings, jump_factor, None).await;
     }
@@ -53,7 +58,7 @@ fn addresses(settings: &Settings) -> Vec<DaemonAddress> {
     socket.map(DaemonAddress::Socket).into_iter().chain([DaemonAddress::Tcp(tcp)]).collect()
 }
 
-async fn ask_daemon(asked: &Asked, settings: &Settings) -> anyhow::Result<DaemonAnswer> {
+async fn ask_daemon(asked: &QuestionArgs, settings: &Settings) -> anyhow::Result<DaemonAnswer> {
     let mut tried = Vec::new();
     for address in addresses(settings) {
         let (client, base) = address.client(PATIENCE)?;
@@ -75,7 +80,7 @@ async fn ask_daemon(asked: &Asked, settings: &Settings) -> anyhow::Result<Daemon
 
 /// Returns the advice from the sources' own data. `no_daemon` says why no daemon was asked.
 async fn ask_sources(
-    asked: &Asked,
+    asked: &QuestionArgs,
     settings: &Settings,
     jump_factor: f64,
     no_daemon: Option<String>,

@@ -195,7 +195,10 @@ impl TryFrom<NewEvent> for DemandResponse {
             (None, None) => None,
             (Some(level), Some(lasts)) => Some(Rebound { level, lasts: seconds("rebound_s", lasts)? }),
             (Some(_), None) => {
-                return Err(invalid("rebound_s", "is missing; give the duration of the rebound limit in seconds".into()));
+                return Err(invalid(
+                    "rebound_s",
+                    "is missing; give the duration of the rebound limit in seconds".into(),
+                ));
             }
             (None, Some(_)) => {
                 let why = "needs a level to return to: set rebound_w or rebound_pct too".into();

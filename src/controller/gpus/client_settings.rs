@@ -83,7 +83,7 @@ impl Gpu {
 
     /// Replaces the override by a client's, and clears the records of failed writes, so that the new override's writes
     /// are tried at once.
-    pub(crate) fn take_over(&mut self, manual: Override) {
+    pub(crate) fn replace_override(&mut self, manual: Override) {
         self.manual = Some(manual);
         (self.external, self.denied, self.deviation) = (None, None, None);
         self.writes.error = None;

@@ -122,7 +122,7 @@ async fn a_gpu_that_comes_late_is_taken_up_once() {
 }
 
 #[tokio::test]
-async fn at_the_end_all_are_given_back() {
+async fn at_the_end_all_are_restored() {
     let mut room = Room::of(2);
     room.act(Some(150));
     let (gpus, restored) = room.gpus.restore(Seconds::new(1.0), None).await;

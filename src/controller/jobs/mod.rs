@@ -2,9 +2,9 @@
 
 mod choice;
 mod equipment;
-pub(super) mod found;
+pub(super) mod found_jobs;
 mod job;
-mod pacing;
+mod plan_following;
 mod presence;
 mod progress;
 mod reports;
@@ -21,7 +21,7 @@ pub use job::Phase;
 pub(super) use job::{Group, Job, SweepCeiling};
 pub use progress::ProgressReport;
 
-use found::{FoundJobs, Scene, Step};
+use found_jobs::{FoundJobs, Scene, Step};
 
 use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;
@@ -39,17 +39,17 @@ const GUESTS_ENDED_AT_ONCE: usize = 16;
 pub(super) struct Jobs {
     by_id: BTreeMap<JobId, Job>,
     leases_checked: Monotonic,
-    found: FoundJobs,
+    found_jobs: FoundJobs,
 }
 
 impl Jobs {
     pub(super) fn new(now: Now, scout: Option<Scout>) -> Self {
-        Self { by_id: BTreeMap::new(), leases_checked: now.monotonic, found: FoundJobs::new(scout) }
+        Self { by_id: BTreeMap::new(), leases_checked: now.monotonic, found_jobs: FoundJobs::new(scout) }
     }
 
     /// Returns the discovery of jobs by their processes.
-    pub(super) fn found(&self) -> &FoundJobs {
-        &self.found
+    pub(super) fn found_jobs(&self) -> &FoundJobs {
+        &self.found_jobs
     }
 
     /// Decides about found jobs. Returns the requested actions (first) and the found jobs whose processes still use
@@ -59,7 +59,7 @@ impl Jobs {
         now: Monotonic,
         scene: impl FnOnce(&'a BTreeMap<JobId, Job>) -> Scene<'a>,
     ) -> (Vec<Step>, Vec<JobId>) {
-        self.found.judge(&scene(&self.by_id), now)
+        self.found_jobs.judge(&scene(&self.by_id), now)
     }
 
     /// Renews the leases of the found jobs in `alive`, whose processes still use GPUs.
@@ -74,7 +74,7 @@ impl Jobs {
     /// Writes the job-mapping folder if the settings say so: for each GPU the ids of its jobs, which are Slurm's
     /// numbers where known.
     pub(super) fn write_mapping(&self, gpus: &Gpus) {
-        self.found.write_mapping(|| {
+        self.found_jobs.write_mapping(|| {
             let ids = |gpu: &Gpu| {
                 let named = gpu.holders().into_iter().filter_map(|id| self.by_id.get(&id));
                 let mut ids: Vec<String> = named
@@ -117,12 +117,12 @@ impl Jobs {
     }
 
     pub(super) fn add(&mut self, job: Job) {
-        self.found.note(&job);
+        self.found_jobs.note(&job);
         self.by_id.insert(job.id.clone(), job);
     }
 
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Job> {
-        self.found.forget(id);
+        self.found_jobs.forget(id);
         self.by_id.remove(id)
     }
 
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_checked_extends_leases() {
+    fn time_without_checks_extends_leases() {
         // The call at 121 s is 19 s late, so the lease is extended from 110 s to 129 s.
         assert_eq!(silent_at(&mut jobs(), &[101.0, 121.0, 123.0, 125.0, 127.0, 129.0, 131.0]), [0, 0, 0, 0, 0, 0, 1]);
         // A call that is late by no more than the period extends no lease.

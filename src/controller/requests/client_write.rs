@@ -223,7 +223,7 @@ impl Controller {
         };
         let external = gpu.external;
         let is_new = before.is_none_or(|before| before.by != manual.by || before.limit != limit) || external.is_some();
-        gpu.take_over(manual);
+        gpu.replace_override(manual);
         if is_new {
             tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %manual.by,
                 "GPU {}: override of {limit}", write.gpu);

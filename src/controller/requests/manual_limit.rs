@@ -16,7 +16,7 @@ use wattune_core::units::{Seconds, Short, Watts};
 const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
 
 /// Reason why the limit of an accepted override is not written yet.
-const WAITS: &str = "the limit is written as soon as the GPU answers and the node's cap permits it";
+const DEFERRED: &str = "the limit is written as soon as the GPU answers and the node's cap permits it";
 
 impl Controller {
     /// Overrides a GPU's limit for the duration `ttl`. The override takes precedence over the plan of the job on the
@@ -47,7 +47,7 @@ impl Controller {
             };
             let record = match before.filter(|before| done.is_err() || before.same_as(requested)) {
                 Some(_) => record,
-                None => record.with_outcome(AuditOutcome::NotEnforced, WAITS),
+                None => record.with_outcome(AuditOutcome::NotEnforced, DEFERRED),
             };
             self.audit(with_error(record, done.as_ref().map(drop)));
         }

@@ -7,7 +7,7 @@ mod caller;
 mod client_write;
 mod demand_response;
 mod end;
-mod found;
+mod found_jobs;
 mod manual_limit;
 mod owners;
 mod progress;

@@ -93,7 +93,10 @@ impl WhenRequest {
             ..default
         };
         if question.idle_power > Watts::ZERO && power.is_none() {
-            return Err(invalid("power_w", "is missing; idle_power_w, the power while waiting, is weighed against it".to_owned()));
+            return Err(invalid(
+                "power_w",
+                "is missing; idle_power_w, the power while waiting, is weighed against it".to_owned(),
+            ));
         }
         question.check().map_err(|error| describe(&error))?;
         Ok((question, power.is_some()))

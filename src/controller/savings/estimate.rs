@@ -15,7 +15,7 @@ use wattune_core::ledger::savings::{
     BatchEffect, ReferencePeriod, SavingBasis, SavingInput, batch_effect, min_constant_power,
 };
 use wattune_core::ledger::savings_entries::{Counterfactual, OrUnknown, ReferenceComparison, Savings};
-use wattune_core::ledger::waits::Waits;
+use wattune_core::ledger::waiting_times::WaitingTimes;
 use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
@@ -185,7 +185,7 @@ impl Estimate<'_> {
         }
         let series = self.series_since_request(&span, &waits).await?;
         let with_larger_forecasts = self.with_error_added(&series);
-        let known = |(completed, waits): (CompletedWork, Waits)| -> Result<SavingInput, String> {
+        let known = |(completed, waits): (CompletedWork, WaitingTimes)| -> Result<SavingInput, String> {
             let larger = |series| Ok::<_, String>((self.completed_in(&span, &series, &waits)?.0, series));
             let with_larger_forecasts = with_larger_forecasts.map(larger).transpose()?;
             let account = stored.progress.account;
@@ -196,9 +196,9 @@ impl Estimate<'_> {
 
     /// Returns the waits of the job that the ledger records, before its start and in suspensions within `span`. They
     /// have no emissions yet.
-    async fn waits(&self, span: &Slot) -> Result<Waits, StoreError> {
+    async fn waits(&self, span: &Slot) -> Result<WaitingTimes, StoreError> {
         if self.stored.spec.offers.is_empty() {
-            return Ok(Waits::default());
+            return Ok(WaitingTimes::default());
         }
         let (mut request, mut changes) = (None, Vec::new());
         for entry in self.snapshot.presence_of(&self.stored.id).await? {
@@ -208,14 +208,14 @@ impl Estimate<'_> {
                 _ => {}
             }
         }
-        let Some(request) = request else { return Ok(Waits::default()) };
+        let Some(request) = request else { return Ok(WaitingTimes::default()) };
         let presence = &self.stored.progress.presence;
-        let waits = Waits::of(&request, &changes, self.stored.registered_at, span.end());
-        Ok(Waits { stop_time: presence.stop_time, ..waits })
+        let waits = WaitingTimes::of(&request, &changes, self.stored.registered_at, span.end());
+        Ok(WaitingTimes { stop_time: presence.stop_time, ..waits })
     }
 
     /// Returns the carbon intensities from the request on, if the job waited for its start.
-    async fn series_since_request(&self, span: &Slot, waits: &Waits) -> Result<CarbonSeries, StoreError> {
+    async fn series_since_request(&self, span: &Slot, waits: &WaitingTimes) -> Result<CarbonSeries, StoreError> {
         let asked = span.start().checked_sub_signed(waits.before_start.to_delta());
         let Some(before) = asked.and_then(|asked| Slot::new(asked, span.start())) else {
             return Ok(self.series.clone());
@@ -293,8 +293,8 @@ impl Estimate<'_> {
         &self,
         span: &Slot,
         series: &CarbonSeries,
-        waits: &Waits,
-    ) -> Result<(CompletedWork, Waits), String> {
+        waits: &WaitingTimes,
+    ) -> Result<(CompletedWork, WaitingTimes), String> {
         let account = self.stored.progress.account;
         let of_gpus = |slots: &[Slot]| {
             let mut rows: Vec<Interval> = slots.iter().flat_map(|slot| ledger::within(self.rows, slot)).collect();
@@ -306,7 +306,7 @@ impl Estimate<'_> {
         let held: Vec<Slot> = begun.and_then(|at| Slot::new(self.stored.registered_at, at)).into_iter().collect();
         let (before, between) = (of_gpus(&held), of_gpus(&waits.suspensions));
         let (before, between) = (ledger::emissions(&before, series), ledger::emissions(&between, series));
-        let waits = Waits {
+        let waits = WaitingTimes {
             reserved_before: before.carbon,
             reserved_suspended: between.carbon,
             reserved_energy: before.energy + between.energy,
@@ -339,7 +339,7 @@ impl Estimate<'_> {
 }
 
 /// Returns the parts of a span in which the job was on its GPUs, oldest first.
-fn present_spans(span: &Slot, waits: &Waits) -> Vec<Slot> {
+fn present_spans(span: &Slot, waits: &WaitingTimes) -> Vec<Slot> {
     let (mut from, mut present) = (span.start(), Vec::new());
     for suspension in &waits.suspensions {
         present.extend(Slot::new(from, suspension.start().min(span.end())));

@@ -15,7 +15,7 @@ use crate::cpu;
 use wattune_core::domain::Process;
 
 /// The interval at which a process is checked if the kernel cannot report its end.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The pause before the end of a process is reported to the controller again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The kernel's files about processes; it names the peers of a socket by the same numbers.
@@ -51,7 +51,7 @@ async fn ended(process: Process) {
         return;
     }
     while cpu::is_running(Path::new(PROC), process) {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 

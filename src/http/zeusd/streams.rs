@@ -138,7 +138,9 @@ async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
                 publisher.publish(&GpuEvent { timestamp_ms, gpu_id, power_mw });
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(gpu.uuid = %gpu.identity().id, "the power of this GPU is not streamed: {error}"),
+            Err(error) => {
+                tracing::debug!(gpu.uuid = %gpu.identity().id, "the power of this GPU is not streamed: {error}")
+            }
         }
     }
 }

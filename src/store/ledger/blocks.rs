@@ -10,7 +10,7 @@ use super::chain::{INTERVAL, append_entry, digest};
 use super::checkpoints::{Checkpoint, counter, store_checkpoint};
 use super::open::drop_open;
 use super::open_block::OpenBlock;
-use super::settle;
+use super::settlements;
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::ledger::Interval;
@@ -83,7 +83,7 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     }
     store_balances(&tx, block, at, &balances)?;
     for hour in cells.iter().map(|cell| cell.hour).collect::<BTreeSet<_>>() {
-        settle::make_due(&tx, hour, DueReason::Energy)?;
+        settlements::make_due(&tx, hour, DueReason::Energy)?;
     }
     let close = Close { block: rows::unsigned(block)?, at, rows: intervals.len() as u64, details, cells, balances };
     let seq = append_entry(&tx, &Entry::Close(close.clone()))?;

@@ -177,7 +177,7 @@ fn append_lost(
 ) -> Result<(), StoreError> {
     let Ok(device) = DeviceId::new(device) else { return Ok(()) };
     // If the wall clock was set back past `from`, the loss is recorded with a length of one second.
-    let from = from.and_then(|us| rows::moment(us).ok()).filter(|from| *from < now);
+    let from = from.and_then(|us| rows::time(us).ok()).filter(|from| *from < now);
     let from = from.unwrap_or(now - TimeDelta::seconds(1));
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'lost' AND about_us = ?1";
     let earlier = rows::all(tx, sql, [from.timestamp_micros()], lines::entry)?;

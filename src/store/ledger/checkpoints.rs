@@ -75,7 +75,7 @@ fn checkpoint(row: &Row<'_>) -> Result<Checkpoint, StoreError> {
     Ok(Checkpoint {
         device: rows::device(row)?,
         counter: rows::from_i64(row.get("counter_mj")?)?,
-        at: rows::moment(row.get("at_us")?)?,
+        at: rows::time(row.get("at_us")?)?,
         read_from: row.get("read_from")?,
         holders: rows::from_json("checkpoint", rows::text(row, "holders")?)?,
         rebased_mj: row.get("rebased_mj")?,

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
 use super::chain::{INTERVAL, append_entry};
-use super::settle;
+use super::settlements;
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, JobId, Slot};
@@ -113,7 +113,7 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
     let columns = params![start, end, share, job.unwrap_or_default(), device];
     let rolled: Option<i64> = rows::one(&tx, sql, columns, rows::first)?;
     if let Some(hour) = rolled {
-        let hour = rows::moment(hour)?.format("%FT%H:%MZ").to_string();
+        let hour = rows::time(hour)?.format("%FT%H:%MZ").to_string();
         return Err(CorrectionError::RolledUp { hour });
     }
     let sql = format!(
@@ -142,7 +142,7 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
     hours.sort_unstable();
     hours.dedup();
     for hour in &hours {
-        settle::make_due(&tx, *hour, DueReason::Correction)?;
+        settlements::make_due(&tx, *hour, DueReason::Correction)?;
     }
     let devices = corrected.iter().map(|row| row.device.clone()).collect();
     let (count, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());

@@ -9,7 +9,7 @@ use rusqlite::{Connection, Row};
 use super::base_tables::{VerifyError, check_pages, compare_checkpoints, compare_jobs, compare_schema, inconsistency};
 use super::chain::share_key;
 use super::export::all_lines;
-use super::settle::settlement;
+use super::settlements::settlement;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::DeviceId;
 use wattune_core::ledger::Share;

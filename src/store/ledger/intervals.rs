@@ -16,9 +16,7 @@ impl Store {
         let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
                    (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
         let device = device.clone();
-        self.short_reads
-            .run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?)))
-            .await
+        self.short_reads.run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::time(row.get(0)?))).await
     }
 
     /// Returns the intervals of a job, oldest first; rolled-up hours are returned as intervals of an hour.

@@ -19,7 +19,7 @@ mod page;
 mod report;
 mod restated;
 mod roll_up;
-mod settle;
+mod settlements;
 mod totals;
 
 pub use checkpoints::Checkpoint;

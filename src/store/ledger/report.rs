@@ -14,7 +14,7 @@ use super::chain::INTERVAL;
 use super::correct::corrections_within;
 use super::lines;
 use super::restated::settlement_state;
-use super::settle::{open_rows, settled_within, settlement, sources_with_earlier};
+use super::settlements::{open_rows, settled_within, settlement, sources_with_earlier};
 use super::totals::days;
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
@@ -31,7 +31,7 @@ use wattune_core::ledger::report::{
     SavedEffects, Sum, Unsettled, build,
 };
 use wattune_core::ledger::sources::{NO_SOURCE, is_synthetic, keys_of, kinds_of};
-use wattune_core::ledger::waits::times_without_gpus;
+use wattune_core::ledger::waiting_times::times_without_gpus;
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::GramsCo2e;
 
@@ -171,7 +171,7 @@ fn settled_hours(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), St
     let hours = |row: &Row<'_>| Ok::<_, StoreError>((row.get(0)?, row.get(1)?, rows::number(row, 2)?));
     let (first, last, hours): (Option<i64>, Option<i64>, _) = rows::one(tx, sql, rows::ends(span), hours)?;
     let Some((first, last)) = first.zip(last) else { return Ok((None, hours)) };
-    Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + TimeDelta::hours(1)), hours))
+    Ok((Slot::new(rows::time(first)?, rows::time(last)? + TimeDelta::hours(1)), hours))
 }
 
 #[derive(Deserialize)]
@@ -300,14 +300,14 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
     let text: Option<String> = row.get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
-        let registered_at = rows::moment(line.from)?;
+        let registered_at = rows::time(line.from)?;
         let effects = line.outcome.as_ref().and_then(|outcome| outcome.saved.as_ref()?.effects());
         let outcome = line.outcome.map(|OutcomePart { entry, saved }| {
             NewestOutcome { entry, saved: saved.as_ref().and_then(SavedPart::grams) }
                 .saved(corrected.get(line.id.as_str()).copied())
         });
         let saved = outcome.flatten();
-        let ended_at = line.until.map(rows::moment).transpose()?;
+        let ended_at = line.until.map(rows::time).transpose()?;
         // An open job's absence lasts as long as any span that is looked at.
         let until = ended_at.unwrap_or(DateTime::<Utc>::MAX_UTC);
         let absences = times_without_gpus(&line.spec.offers, &line.presence, registered_at, until);
@@ -381,19 +381,19 @@ fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreErro
 fn first_seen(tx: &Connection, open: &[Interval]) -> Result<BTreeMap<DeviceId, DateTime<Utc>>, StoreError> {
     let sql = "SELECT MIN(about_us) FROM ledger WHERE kind = 'terms'";
     let begun: Option<i64> = rows::one(tx, sql, [], rows::first)?;
-    let begun = begun.map(rows::moment).transpose()?;
+    let begun = begun.map(rows::time).transpose()?;
     // `balance_days` has one row per device and day: from the device's first day on, the first interval is found
     // without a scan.
     let sql = "SELECT device, MIN(day_us) AS day_us FROM balance_days GROUP BY device";
-    let of_device = |row: &Row<'_>| Ok::<_, StoreError>((rows::device(row)?, rows::moment(row.get("day_us")?)?));
+    let of_device = |row: &Row<'_>| Ok::<_, StoreError>((rows::device(row)?, rows::time(row.get("day_us")?)?));
     let mut first = BTreeMap::new();
     for (device, day) in rows::all(tx, sql, [], of_device)? {
         let from = params![searched_from(day).timestamp_micros(), device.as_str()];
-        let moment = |row: &Row<'_>| rows::moment(row.get(0)?);
+        let time = |row: &Row<'_>| rows::time(row.get(0)?);
         let sql = "SELECT start_us FROM intervals WHERE start_us >= ?1 AND device = ?2 ORDER BY start_us LIMIT 1";
-        let minute = rows::optional(tx, sql, from, moment)?;
+        let minute = rows::optional(tx, sql, from, time)?;
         let sql = "SELECT hour_us FROM rolled_up WHERE hour_us >= ?1 AND device = ?2 ORDER BY hour_us LIMIT 1";
-        let hour = rows::optional(tx, sql, from, moment)?;
+        let hour = rows::optional(tx, sql, from, time)?;
         if let Some(at) = first_of(minute, hour, begun) {
             first.insert(device, at);
         }

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row};
 
-use super::settle::versions_of;
+use super::settlements::versions_of;
 use crate::store::{StoreError, rows};
 use wattune_core::domain::{SignalKind, Slot};
 use wattune_core::ledger::entry::Settlement;
@@ -26,7 +26,7 @@ pub(super) fn settlement_state(tx: &Connection, request: &ReportRequest) -> Resu
         highest,
         settlements,
         resettled_hours,
-        last_restated_at: last.map(rows::moment).transpose()?,
+        last_restated_at: last.map(rows::time).transpose()?,
         restatements: listed,
         restatements_left_out: left_out,
     })
@@ -47,7 +47,7 @@ fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatement
         let change = change(row)?;
         let mut after = change.carbon;
         if change.moved_energy() {
-            let hour = rows::moment(row.get("hour_us")?)?;
+            let hour = rows::time(row.get("hour_us")?)?;
             if versions.0 != Some(hour) {
                 versions = (Some(hour), versions_of(tx, hour)?);
             }
@@ -77,10 +77,10 @@ fn kind(row: &Row<'_>) -> Result<SignalKind, StoreError> {
 
 fn restatement(row: &Row<'_>, before: Micrograms, after: Micrograms) -> Result<Restatement, StoreError> {
     Ok(Restatement {
-        hour: rows::moment(row.get("hour_us")?)?,
+        hour: rows::time(row.get("hour_us")?)?,
         kind: kind(row)?,
         version: row.get("version")?,
-        at: rows::moment(row.get("at_us")?)?,
+        at: rows::time(row.get("at_us")?)?,
         reason: row.get("reason")?,
         before,
         after,

@@ -63,6 +63,6 @@ fn to_roll_up(tx: &Connection, before: DateTime<Utc>, most: u32) -> Result<Optio
     let first: Option<i64> = rows::one(tx, "SELECT MIN(block) FROM intervals", [], rows::first)?;
     let Some(first) = first else { return Ok(None) };
     let sql = "SELECT DISTINCT block, at_us FROM balances WHERE block >= ?1 AND block < ?1 + ?2 ORDER BY block";
-    let close = |row: &Row<'_>| Ok((row.get(0)?, rows::moment(row.get(1)?)?));
+    let close = |row: &Row<'_>| Ok((row.get(0)?, rows::time(row.get(1)?)?));
     Ok(block::to_roll_up(rows::all(tx, sql, [first, i64::from(most)], close)?, before))
 }

@@ -100,7 +100,7 @@ async fn lines(store: &Store) -> Vec<String> {
 }
 
 async fn unsettled(store: &Store) -> Vec<Interval> {
-    store.short_reads.run(|db| settle::open_rows(db, &slot(0, 180))).await.expect("read")
+    store.short_reads.run(|db| settlements::open_rows(db, &slot(0, 180))).await.expect("read")
 }
 
 async fn execute(store: &Store, sql: &'static str) -> Result<usize, StoreError> {

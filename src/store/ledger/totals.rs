@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::settle::settled_within;
+use super::settlements::settled_within;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, SignalKind, Slot};
 use wattune_core::ledger::apportion::day_of;
@@ -76,7 +76,7 @@ fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<SettledTotal>, Sto
 fn of_day(row: &Row<'_>) -> Result<SettledTotal, StoreError> {
     let job: String = row.get("job_id")?;
     Ok(SettledTotal {
-        day: rows::moment(row.get("day_us")?)?,
+        day: rows::time(row.get("day_us")?)?,
         kind: rows::from_name("day's total", row.get("book")?)?,
         device: DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("day's total", e))?,
         share: rows::share(&row.get::<_, String>("share")?, Some(job).filter(|j| !j.is_empty()))?,

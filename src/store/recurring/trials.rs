@@ -83,7 +83,7 @@ pub(super) fn load(
     let id: i64 = row.get(0)?;
     let terms = rows::from_json("recurring job", rows::text(row, 1)?)?;
     let generator = rows::from_json("recurring job", rows::text(row, 2)?)?;
-    let created_at = rows::moment(row.get(3)?)?;
+    let created_at = rows::time(row.get(3)?)?;
     let earlier = row.get(4)?;
     let owners = rows::from_json("recurring job", rows::text(row, 5)?)?;
     let members = rows::from_json("recurring job", rows::text(row, 6)?)?;
@@ -185,7 +185,7 @@ fn trial(row: &Row<'_>) -> Result<Trial, StoreError> {
         cost: Cost::new(row.get(4)?),
         epochs: row.get(5)?,
         epoch_cost: row.get::<_, Option<f64>>(6)?.map(Cost::new),
-        ended_at: row.get::<_, Option<i64>>(7)?.map(rows::moment).transpose()?,
+        ended_at: row.get::<_, Option<i64>>(7)?.map(rows::time).transpose()?,
     })
 }
 
@@ -201,8 +201,8 @@ fn run(row: &Row<'_>) -> Result<Run, StoreError> {
         first: first.zip(first_cost.map(Cost::new)),
         key: row.get(13)?,
         job: job.map(JobId::new).transpose().map_err(|e| rows::damaged("trial", e))?,
-        begun_at: rows::moment(row.get(15)?)?,
-        lease_until: rows::moment(row.get(16)?)?,
+        begun_at: rows::time(row.get(15)?)?,
+        lease_until: rows::time(row.get(16)?)?,
         reason: row.get(17)?,
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Variables that name a job.
-const KNOWN: [&str; 9] = [
+const JOB_VARIABLES: [&str; 9] = [
     "SLURM_JOB_ID",
     "SLURM_JOB_NAME",
     "SLURM_JOB_USER",
@@ -30,7 +30,7 @@ impl Environment {
         let mut found = BTreeMap::new();
         for text in bytes.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok()) {
             let Some((name, value)) = text.split_once('=') else { continue };
-            let Some(known) = KNOWN.iter().find(|known| **known == name) else { continue };
+            let Some(known) = JOB_VARIABLES.iter().find(|known| **known == name) else { continue };
             if !value.is_empty() && value.len() <= LONGEST {
                 found.entry(*known).or_insert_with(|| value.to_owned());
             }

@@ -52,7 +52,7 @@ pub struct Key {
 
 impl Key {
     /// Name of the label by which found jobs are recognised. Its value is the kind of the key.
-    pub const FOUND: &'static str = "found";
+    pub const FOUND_LABEL: &'static str = "found";
 
     /// Returns the most reliable key of an identity, with the source of the key: the Slurm job, otherwise the pod, the
     /// container or the user. A Slurm job that only the environment names comes after pod and container, because a user
@@ -76,14 +76,14 @@ impl Key {
 
     /// Returns the key of a found job from the job's labels; `None` if the labels are not those of a found job.
     pub fn of_tags(tags: &BTreeMap<String, String>) -> Option<Self> {
-        let found = tags.get(Self::FOUND)?;
+        let found = tags.get(Self::FOUND_LABEL)?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == found)?;
         Some(Self { kind, id: tags.get(kind.tag())?.clone() })
     }
 
     /// Returns the labels from which [`Self::of_tags`] reads the key.
     pub fn tags(&self) -> BTreeMap<String, String> {
-        let kind = (Self::FOUND.to_owned(), self.kind.as_str().to_owned());
+        let kind = (Self::FOUND_LABEL.to_owned(), self.kind.as_str().to_owned());
         BTreeMap::from([kind, (self.kind.tag().to_owned(), self.id.clone())])
     }
 }

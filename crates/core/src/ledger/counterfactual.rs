@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::waits::{Waits, earlier, mean_over};
+use super::waiting_times::{WaitingTimes, earlier, mean_over};
 use crate::domain::{CarbonSeries, Slot};
 use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -70,7 +70,7 @@ pub fn compare(
     static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
     series: &CarbonSeries,
 ) -> Option<Comparison> {
-    compare_with_waits(completed, &Waits::default(), reference, static_power, series)
+    compare_with_waits(completed, &WaitingTimes::default(), reference, static_power, series)
 }
 
 /// Compares `completed`, like [`compare`], with the same work that started when it was asked for, was never suspended
@@ -81,7 +81,7 @@ pub fn compare(
 /// against the start effect and the suspension effect.
 pub(super) fn compare_with_waits(
     completed: &CompletedWork,
-    waits: &Waits,
+    waits: &WaitingTimes,
     reference: (SamplesPerSecond, Watts),
     static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
     series: &CarbonSeries,

@@ -26,7 +26,7 @@ mod settings;
 pub mod settlement;
 pub mod sources;
 pub mod verify;
-pub mod waits;
+pub mod waiting_times;
 mod wrapping_counter;
 
 pub use attribution::{AttributionRule, CpuTime, GpuUsage};

@@ -8,7 +8,7 @@ use super::*;
 use crate::domain::{CarbonSeries, Intensity, Origin, PowerLimit, Slot, TimeSeries};
 use crate::ledger::CompletedWork;
 use crate::ledger::savings::{ReferencePeriod, Saving, SavingBasis, SavingInput, saving};
-use crate::ledger::waits::Waits;
+use crate::ledger::waiting_times::WaitingTimes;
 use crate::profile::steps::{GroupRange, Setting};
 use crate::profile::{GpuSnapshot, Profiler, Record, Report, Settings, StallDetector};
 use crate::time::Monotonic;
@@ -215,7 +215,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
                 account,
                 series: grid(job.now * 2.0),
                 with_larger_forecasts: None,
-                waits: Waits::default(),
+                waits: WaitingTimes::default(),
             },
             &basis,
         )

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::confidence::{ConfidenceInterval, Errors, LEAST_FREEDOM, student};
 use super::counterfactual::{Comparison, CompletedWork, compare_with_waits};
 use super::pauses::pause_energy;
-use super::waits::Waits;
+use super::waiting_times::WaitingTimes;
 use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -39,8 +39,8 @@ pub struct SavingInput {
     /// Value of `completed` (first) and `series` (second) if all forecasts were larger by their standard error; absent
     /// if `series` contains no forecasts.
     pub with_larger_forecasts: Option<(CompletedWork, CarbonSeries)>,
-    /// Waits of the job before its start and in suspensions.
-    pub waits: Waits,
+    /// Waiting times of the job before its start and in suspensions.
+    pub waits: WaitingTimes,
 }
 
 /// Measurements and assumptions that a saving is computed from.
@@ -219,7 +219,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         let known = !basis.mix.is_empty() && basis.mix_is_known();
         known.then(|| ConfidenceInterval { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
     };
-    let has_waits = *waits != Waits::default();
+    let has_waits = *waits != WaitingTimes::default();
     Ok(Saving {
         time_at_reference_s: found.time_at_reference,
         energy_at_reference_j: found.energy_at_reference,
@@ -313,7 +313,7 @@ impl SavingBasis {
     fn compared(
         &self,
         completed: &CompletedWork,
-        waits: &Waits,
+        waits: &WaitingTimes,
         training_split: &TrainingSplit,
         points: &[Evidence],
         mix_draws: Option<Watts>,

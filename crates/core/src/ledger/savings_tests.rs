@@ -52,7 +52,7 @@ fn known(done: &CompletedWork) -> SavingInput {
         account: ProgressAccount::default(),
         series: grid(),
         with_larger_forecasts: None,
-        waits: Waits::default(),
+        waits: WaitingTimes::default(),
     }
 }
 

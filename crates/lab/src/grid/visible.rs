@@ -105,7 +105,7 @@ impl<'a> VisibleGrid<'a> {
     }
 
     /// Returns the actual values of the last 29 days before `now`.
-    pub fn known(&self, now: DateTime<Utc>) -> CarbonSeries {
+    pub fn past_actuals(&self, now: DateTime<Utc>) -> CarbonSeries {
         self.grid.actual_by(now)
     }
 

@@ -73,7 +73,7 @@ fn clairvoyant_is_the_best_of_all_minutes() {
 }
 
 #[test]
-fn nobody_beats_clairvoyant_or_starts_out_of_bounds() {
+fn no_policy_beats_clairvoyant_or_starts_out_of_bounds() {
     let names = START_POLICIES.map(|policy| policy.name);
     let noise = |h: i64| f64::from(u8::try_from((h * 31).rem_euclid(50)).expect("small")) - 25.0;
     let rows = study(&grid(noise), Foresight::AsIssued, &names);

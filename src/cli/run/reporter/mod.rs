@@ -188,19 +188,19 @@ impl Reporter {
                 ended = &mut end => break ended.unwrap_or(End::Over),
                 Some(message) = messages.recv() => self.observe(&message),
                 () = self.link.changed() => {
-                    if self.link.order().stage == Stage::Running {
+                    if self.link.reported().stage == Stage::Running {
                         self.follower.restart();
                     }
-                    self.pass_order().await;
+                    self.pass_stage().await;
                 }
                 _ = ticks.tick() => {
                     if self.job.is_some() {
-                        if self.pass_order().await {
+                        if self.pass_stage().await {
                             self.report().await;
                         }
                     } else if !self.gave_up && self.attempted.elapsed() >= REGISTER_EVERY {
                         self.register().await;
-                        self.pass_order().await;
+                        self.pass_stage().await;
                     }
                 }
             }
@@ -213,10 +213,10 @@ impl Reporter {
 
     /// Reports to the daemon what the command does, if it has not acknowledged that yet. Returns false if the daemon does not
     /// answer.
-    async fn pass_order(&mut self) -> bool {
+    async fn pass_stage(&mut self) -> bool {
         let Some(job) = self.job.clone().filter(|_| self.registration.has_offer()) else { return true };
-        let Some(order) = self.link.unacknowledged(&job.id) else { return true };
-        let (path, body) = match (order.stage, order.reason) {
+        let Some(reported) = self.link.unacknowledged(&job.id) else { return true };
+        let (path, body) = match (reported.stage, reported.reason) {
             (Stage::Running, Some(reason)) if reason.is_known_to_daemon() => {
                 ("begin", json!({ "reason": reason.name() }))
             }
@@ -232,8 +232,8 @@ impl Reporter {
         match self.daemon.call(Method::POST, &path, Some(&body), REQUEST).await {
             Ok((answer, _)) => {
                 self.contact = Some(Instant::now());
-                self.link.confirm(&job.id, order);
-                self.link.acknowledged(order.stage);
+                self.link.confirm(&job.id, reported);
+                self.link.acknowledged(reported.stage);
                 self.link.answered(&answer);
             }
             Err(Failure::NoAnswer(_)) => {
@@ -242,8 +242,8 @@ impl Reporter {
             }
             Err(failure @ Failure::Refused { status: 404, .. }) => self.lose(&job, &failure),
             Err(failure) => {
-                self.link.confirm(&job.id, order);
-                self.link.acknowledged(order.stage);
+                self.link.confirm(&job.id, reported);
+                self.link.acknowledged(reported.stage);
                 self.problem = Some(failure.to_string());
             }
         }
@@ -382,7 +382,7 @@ impl Reporter {
     async fn finish(mut self, end: End) -> Outcome {
         // Where the daemon does not answer, the little time is for the job's end alone: a frozen daemon finds that request in
         // its socket when it goes on.
-        if self.link.is_answered() && self.pass_order().await {
+        if self.link.is_answered() && self.pass_stage().await {
             self.report().await;
         }
         let source = self.follower.source();

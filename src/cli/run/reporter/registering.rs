@@ -104,7 +104,7 @@ impl Reporter {
     async fn try_register(&mut self) -> Result<Registered, Failure> {
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
         self.link.set_clock(OtherClock::of(&status, Reading::now()));
-        let mut body = self.registration.at_stage(self.link.order().stage, self.link.latest_left());
+        let mut body = self.registration.at_stage(self.link.reported().stage, self.link.latest_left());
         if !body.contains_key("gpus") {
             let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
                 .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;

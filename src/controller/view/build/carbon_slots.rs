@@ -33,7 +33,7 @@ impl Snapshot<'_> {
             zone: Some(forecast.zone.to_string()),
             // The model is fitted anew to each response, whether or not the source has issued another forecast.
             generated_at: state.source().and_then(|s| s.fetched_at).unwrap_or(forecast.issued_at).min(now),
-            slots: known.map(|s| whole(s, published, now)).collect(),
+            slots: known.map(|s| whole_slot(s, published, now)).collect(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Snapshot<'_> {
 
 /// Returns a slot of a horizon, which is cut off at `now`, with its whole length: that of the published slot, else an
 /// hour.
-fn whole(slot: &HorizonSlot, published: &CarbonSeries, now: DateTime<Utc>) -> CarbonSlot {
+fn whole_slot(slot: &HorizonSlot, published: &CarbonSeries, now: DateTime<Utc>) -> CarbonSlot {
     let (start, end) = (slot.slot.start(), slot.slot.end());
     let hour_before = if end - start < HOUR { end - HOUR } else { start };
     let begun = published.at(start).map_or(hour_before, |(slot, _)| slot.start());

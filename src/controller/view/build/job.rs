@@ -18,7 +18,7 @@ use wattune_core::domain::{
     CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
 };
 use wattune_core::ledger::pauses::pause_energy;
-use wattune_core::ledger::waits::Waits;
+use wattune_core::ledger::waiting_times::WaitingTimes;
 use wattune_core::ledger::{self, CompletedWork, Emissions};
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::time::Now;
@@ -209,7 +209,7 @@ impl Snapshot<'_> {
         let known_pauses = known.as_ref().ok().filter(|known| {
             // `against_max` has no confidence intervals, so it is given only if the energy of pauses is almost exact.
             // It has no effects of waits either.
-            known.waits == Waits::default()
+            known.waits == WaitingTimes::default()
                 && pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.completed.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.completed, job.profile(), &series));

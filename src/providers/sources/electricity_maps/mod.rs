@@ -270,7 +270,7 @@ impl ElectricityMaps {
     async fn behind(&self, zone: &str, now: DateTime<Utc>) -> Result<Vec<(Slot, Intensity)>, ProviderError> {
         let query = [("zone", zone), ("emissionFactorType", self.factors())];
         let body = self.get("/carbon-intensity/history", &query, now).await.map_err(|e| self.with_hint(e))?;
-        let mut rows = parse::past(&body, zone, self.factors())?;
+        let mut rows = parse::history(&body, zone, self.factors())?;
         rows.retain(|(slot, _)| slot.end() <= now);
         if rows.is_empty() {
             return Err(ProviderError::Empty { what: format!("the history of {zone} has no past values") });
@@ -378,7 +378,7 @@ impl ApiSource for ElectricityMaps {
             }
             answer => answer?,
         };
-        let mut rows = parse::past(&body, &zone, self.factors())?;
+        let mut rows = parse::history(&body, &zone, self.factors())?;
         rows.retain(|(slot, _)| span.start() < slot.end() && slot.end() <= now);
         Ok(Some(CarbonSeries::from_points(self.noted(rows)).0))
     }
@@ -395,7 +395,7 @@ fn parse_any(body: &[u8]) {
     if let Ok(ahead) = parse::forecast(&body, "DE") {
         follow_rows(ahead.rows);
     }
-    if let Ok(rows) = parse::past(&body, "DE", "lifecycle") {
+    if let Ok(rows) = parse::history(&body, "DE", "lifecycle") {
         follow_rows(rows.into_iter().map(|(slot, actuals)| (slot, actuals.intensity.value)));
     }
     let _ = (parse::zone(&body), parse::zones(&body));

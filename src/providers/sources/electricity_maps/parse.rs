@@ -43,7 +43,7 @@ pub(super) struct HistoryValue {
 ///
 /// # Errors
 /// If the body is of another zone or of other emission factors, or of another form.
-pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, HistoryValue)>, ProviderError> {
+pub(super) fn history(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, HistoryValue)>, ProviderError> {
     check(body, zone)?;
     read(body, "history", |row, at| {
         if let Some(given) = row.get("zone").filter(|z| !z.is_null()) {

@@ -8,7 +8,7 @@
 mod advice;
 mod decide;
 mod forecast;
-mod held;
+mod held_starts;
 mod question;
 mod spread;
 #[cfg(test)]
@@ -18,5 +18,5 @@ mod windows;
 pub use advice::{StartAdvice, StartReason, StartWindow, WaitingSaving};
 pub use decide::advise_start;
 pub use forecast::StartForecast;
-pub use held::{HeldStart, Reservation, plan_held_starts};
+pub use held_starts::{HeldStart, Reservation, plan_held_starts};
 pub use question::{InvalidStart, Latest, StartProfile, StartQuestion};

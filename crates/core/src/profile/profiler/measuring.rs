@@ -58,8 +58,8 @@ impl Profiler {
         active.energy = Some((snapshot.at, snapshot.energy));
     }
 
-    /// Excludes pauses from the current measurement: those that the job's power showed between its last report and the
-    /// next one.
+    /// Excludes, from the current measurement, the pauses that the job's power showed since its last report. Call this
+    /// right before [`Self::report`].
     pub fn exclude_pauses(&mut self, newest: LatestPauses) {
         if let Some(active) = &mut self.active {
             let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);

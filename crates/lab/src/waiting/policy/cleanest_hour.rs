@@ -19,7 +19,7 @@ const DAYS: i64 = 28;
 /// Chooses among the next 24 full hours after the submission, as far as the latest start allows them; the first day
 /// that has the cleanest hour.
 fn choose(job: &Submission, grid: &VisibleGrid<'_>) -> ChosenStart {
-    let known = grid.known(job.at);
+    let known = grid.past_actuals(job.at);
     let usual = |start: DateTime<Utc>| -> Option<f64> {
         let days = 1 + (job.end(start) - job.at).num_hours().max(0) / 24;
         let past = (days..=DAYS).filter_map(|day| {

@@ -1,7 +1,7 @@
 //! Jobs that the daemon records by itself, for processes on GPUs that no job has registered.
 
 use crate::controller::Controller;
-use crate::controller::jobs::found::{Scene, Step, owner};
+use crate::controller::jobs::found_jobs::{Scene, Step, owner};
 use crate::store::{StoredJob, StoredProgress};
 use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Owner, Process, Processes, Work};
 use wattune_core::identity::{Kind, Labels};
@@ -17,11 +17,11 @@ impl Controller {
     pub(crate) async fn discover(&mut self) {
         let now = self.now();
         self.jobs.write_mapping(&self.gpus);
-        let Some((listed, seen)) = self.jobs.found().observe(&self.gpus) else { return };
+        let Some((listed, sightings)) = self.jobs.found_jobs().observe(&self.gpus) else { return };
         let owners = self.accounting.process_owners().clone();
         let (steps, alive) = self.jobs.judge(now.monotonic, |jobs| Scene {
             listed,
-            seen,
+            sightings,
             owner: Box::new(move |candidate, sighting| owner(jobs.values(), &owners, candidate, sighting)),
         });
         self.jobs.renew_found(&alive, now.monotonic);
@@ -38,8 +38,8 @@ impl Controller {
 
     /// Returns, as the value of a label, the found jobs that a registration with these GPUs and processes ends.
     pub(super) fn joined_by(&self, gpus: &[GpuId], processes: Option<&Processes>) -> Option<String> {
-        let (_, seen) = self.jobs.found().observe(&self.gpus)?;
-        self.jobs.found().joined_by(gpus, processes, &seen)
+        let (_, sightings) = self.jobs.found_jobs().observe(&self.gpus)?;
+        self.jobs.found_jobs().joined_by(gpus, processes, &sightings)
     }
 
     async fn record_found(

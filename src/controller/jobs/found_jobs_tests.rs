@@ -56,21 +56,21 @@ impl World {
     fn at(&mut self, second: f64) -> Vec<String> {
         let mut listed: BTreeMap<GpuId, (u32, Vec<u32>)> =
             (0..2).map(|index| (gpu(index), (index, Vec::new()))).collect();
-        let mut seen = Sightings::new();
+        let mut sightings = Sightings::new();
         let mut owners = BTreeMap::new();
         for (pid, gpus, slurm, owner) in &self.processes {
             for index in gpus {
                 listed.get_mut(&gpu(*index)).expect("there").1.push(*pid);
                 let candidate = Candidate { gpu: gpu(*index), index: *index, pid: *pid };
                 if !self.unseen.contains(pid) {
-                    seen.insert(candidate, Some(sighting(*pid, *slurm)));
+                    sightings.insert(candidate, Some(sighting(*pid, *slurm)));
                 }
             }
             owners.insert(*pid, owner.map(id));
         }
         self.unlisted.iter().for_each(|index| drop(listed.remove(&gpu(*index))));
         let owner = Box::new(|candidate: &Candidate, _: &Sighting| owners[&candidate.pid].clone());
-        let scene = Scene { listed, seen: Arc::new(seen), owner };
+        let scene = Scene { listed, sightings: Arc::new(sightings), owner };
         let now = Monotonic::default().after(Seconds::new(second));
         let (steps, _) = self.rule.judge_after(&scene, now, Seconds::new(10.0));
         drop(scene);

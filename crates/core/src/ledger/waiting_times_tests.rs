@@ -69,12 +69,12 @@ proptest! {
             energy: Watts::new(300.0 * energy) * minutes(present),
             carbon: GramsCo2e::new(carbon),
         };
-        let waits = Waits {
+        let waits = WaitingTimes {
             before_start: minutes(wait),
             suspensions: if present > first { vec![slot(suspended[0].0, suspended[0].1)] } else { Vec::new() },
             stop_time: minutes(stop),
             reserved_before: GramsCo2e::new(reserved),
-            ..Waits::default()
+            ..WaitingTimes::default()
         };
         let mix = |_| Some(Watts::new(280.0));
         let found = compare_with_waits(&completed, &waits, (throughput, power), mix, &series).expect("all known");
@@ -122,7 +122,7 @@ fn waits_are_read_from_the_ledgers_entries() {
         change(160, PresenceKind::Resumed),
         change(200, PresenceKind::Suspended),
     ];
-    let waits = Waits::of(&request, &changes, minute(10), minute(230));
+    let waits = WaitingTimes::of(&request, &changes, minute(10), minute(230));
     assert_eq!(waits.before_start, Seconds::new(3600.0));
     assert_eq!(waits.suspensions, [slot(100, 160), slot(200, 230)]);
     assert_eq!(waits.suspended_within(&slot(150, 210)), Seconds::new(1200.0));
@@ -147,5 +147,5 @@ fn waits_are_read_from_the_ledgers_entries() {
     assert_eq!(without(&Offers { start: None, ..free }), [slot(100, 160), slot(200, 230)]);
     // A job that offered no later start began when it was registered.
     let at_once = StartRequest { latest_start: None, ..request };
-    assert_eq!(Waits::of(&at_once, &[], minute(10), minute(230)).before_start, Seconds::new(300.0));
+    assert_eq!(WaitingTimes::of(&at_once, &[], minute(10), minute(230)).before_start, Seconds::new(300.0));
 }

@@ -11,7 +11,7 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, Seconds, Watts};
 /// Waiting times of a job before its start and in suspensions. The default is a job that started when asked and was
 /// never suspended.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Waits {
+pub struct WaitingTimes {
     /// Time from the request to the job's first start; zero for a job that started when asked.
     pub before_start: Seconds,
     /// Samples that earlier jobs with the same key completed. The reference begins with these samples completed.
@@ -28,7 +28,7 @@ pub struct Waits {
     pub reserved_energy: Joules,
 }
 
-impl Waits {
+impl WaitingTimes {
     /// Returns the waiting times that the ledger's entries about a job record, oldest entry first. `registered_at` is
     /// the time of the job's registration; times after `until` do not count.
     pub fn of(
@@ -133,5 +133,5 @@ pub(super) fn earlier(at: DateTime<Utc>, by: Seconds) -> Option<DateTime<Utc>> {
 }
 
 #[cfg(test)]
-#[path = "waits_tests.rs"]
+#[path = "waiting_times_tests.rs"]
 mod tests;

@@ -50,7 +50,7 @@ impl Store {
     /// carbon intensity.
     pub async fn unsettled_hours(&self, from: DateTime<Utc>) -> Result<BTreeSet<DateTime<Utc>>, StoreError> {
         let sql = "SELECT DISTINCT hour_us FROM settled WHERE NOT final AND hour_us >= ?1";
-        let hour = |row: &Row<'_>| rows::moment(row.get(0)?);
+        let hour = |row: &Row<'_>| rows::time(row.get(0)?);
         let found = self.short_reads.run(move |db| rows::all(db, sql, [from.timestamp_micros()], hour)).await?;
         Ok(found.into_iter().collect())
     }
@@ -61,7 +61,7 @@ impl Store {
         let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
         // A reason with an unknown name counts as energy, so that the hour's energy and intensities are read again.
         let why = |name: &str| DueReason::named(name).unwrap_or(DueReason::Energy);
-        let hour = move |row: &Row<'_>| Ok((rows::moment(row.get(0)?)?, why(rows::text(row, 1)?)));
+        let hour = move |row: &Row<'_>| Ok((rows::time(row.get(0)?)?, why(rows::text(row, 1)?)));
         self.short_reads.run(move |db| rows::all(db, sql, [], hour)).await
     }
 

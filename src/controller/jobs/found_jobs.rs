@@ -34,7 +34,7 @@ pub(crate) enum Step {
 
 /// A job that was found and has not ended.
 #[derive(Debug)]
-struct Found {
+struct FoundJob {
     key: Key,
     gpus: BTreeSet<GpuId>,
     /// Processes that are counted for the job.
@@ -52,7 +52,7 @@ pub(crate) type OwnerOf<'a> = dyn Fn(&Candidate, &Sighting) -> Option<JobId> + '
 /// Input of the rule that decides about found jobs.
 pub(crate) struct Scene<'a> {
     pub(crate) listed: Listed,
-    pub(crate) seen: Arc<Sightings>,
+    pub(crate) sightings: Arc<Sightings>,
     pub(crate) owner: Box<OwnerOf<'a>>,
 }
 
@@ -70,7 +70,7 @@ struct Group {
 #[derive(Default)]
 pub(crate) struct FoundJobs {
     scout: Option<Scout>,
-    open: BTreeMap<JobId, Found>,
+    open: BTreeMap<JobId, FoundJob>,
     /// Time since which each identity has processes on GPUs without a job.
     waiting: BTreeMap<Key, Monotonic>,
 }
@@ -93,7 +93,7 @@ impl FoundJobs {
             }
         }
         let wanted = candidates(&listed).collect();
-        Some((listed, scout.look_at(wanted)))
+        Some((listed, scout.identify(wanted)))
     }
 
     /// Writes the job-mapping folder if the settings say so. `jobs` returns the ids of the jobs on each GPU, by the
@@ -109,7 +109,7 @@ impl FoundJobs {
         let Some(Processes::Found(processes)) = &job.spec.processes else { return };
         let Some(key) = Key::of_tags(&job.spec.tags) else { return };
         let (gpus, counted) = (job.spec.gpus.iter().cloned().collect(), processes.iter().copied().collect());
-        self.open.insert(job.id.clone(), Found { key, gpus, counted, changed_since: None });
+        self.open.insert(job.id.clone(), FoundJob { key, gpus, counted, changed_since: None });
     }
 
     pub(super) fn forget(&mut self, job: &JobId) {
@@ -118,7 +118,12 @@ impl FoundJobs {
 
     /// Returns, as the value of a label, the ids of the found jobs to which processes of a new registration on these
     /// GPUs belong; `None` if there are none.
-    pub(crate) fn joined_by(&self, gpus: &[GpuId], processes: Option<&Processes>, seen: &Sightings) -> Option<String> {
+    pub(crate) fn joined_by(
+        &self,
+        gpus: &[GpuId],
+        processes: Option<&Processes>,
+        sightings: &Sightings,
+    ) -> Option<String> {
         let includes = |candidate: &Candidate, sighting: &Sighting| {
             gpus.contains(&candidate.gpu)
                 && match processes {
@@ -131,7 +136,7 @@ impl FoundJobs {
                     Some(Processes::Found(_)) => false,
                 }
         };
-        let keys: BTreeSet<&Key> = seen
+        let keys: BTreeSet<&Key> = sightings
             .iter()
             .filter_map(|(candidate, sighting)| Some((candidate, sighting.as_ref()?)))
             .filter(|(candidate, sighting)| includes(candidate, sighting))
@@ -211,7 +216,7 @@ impl Scene<'_> {
         let mut groups: BTreeMap<Key, Group> = BTreeMap::new();
         let mut known: BTreeSet<GpuId> = self.listed.keys().cloned().collect();
         for candidate in candidates(&self.listed) {
-            let Some(looked_at) = self.seen.get(&candidate) else {
+            let Some(looked_at) = self.sightings.get(&candidate) else {
                 known.remove(&candidate.gpu);
                 continue;
             };
@@ -269,5 +274,5 @@ pub(crate) fn owner<'a>(
 }
 
 #[cfg(test)]
-#[path = "found_tests.rs"]
+#[path = "found_jobs_tests.rs"]
 mod tests;
