@@ -1,5 +1,6 @@
 //! `wattune demo`: the real daemon on simulated GPUs, an accelerated clock, and a generated or recorded grid.
 
+mod report;
 mod screen;
 
 use std::path::PathBuf;
@@ -7,9 +8,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use report::{Report, job_report, table};
 use screen::Screen;
 
 use super::output::Format;
@@ -17,8 +18,7 @@ use super::signals::{Hangup, stopped};
 use super::values::{slowdown, within};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
-use crate::controller::view::{IntervalView, SavingFigures, SavingView};
-use crate::demo::{Outcome, Scenario, SimulatedJob, SyntheticGrid, TraceProvider, World};
+use crate::demo::{Scenario, SimulatedJob, SyntheticGrid, TraceProvider, World};
 use crate::gpu::simulated::LoadCurve;
 use crate::http;
 use crate::providers::{FileSettings, file};
@@ -26,7 +26,7 @@ use crate::recurring::Recurring;
 use wattune_core::domain::{
     CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
-use wattune_core::ledger::{self, Comparison};
+use wattune_core::ledger;
 use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
@@ -106,97 +106,6 @@ fn hours(text: &str) -> Result<f64, String> {
 
 fn noise(text: &str) -> Result<f64, String> {
     within(text, 0.0, 0.5, "a fraction from 0 to 0.5; 0.01 is 1 % per reading")
-}
-
-/// The result of the demo, printed as one JSON object.
-#[derive(Debug, Serialize)]
-struct Report {
-    simulated: bool,
-    carbon_source: String,
-    noise_per_reading: f64,
-    jobs: Vec<JobReport>,
-}
-
-#[derive(Debug, Serialize)]
-struct JobReport {
-    name: String,
-    max_slowdown: Option<f64>,
-    energy_j: f64,
-    energy_at_max_j: f64,
-    energy_reduction_pct: f64,
-    carbon_g: f64,
-    carbon_at_max_g: f64,
-    carbon_reduction_pct: f64,
-    time_s: f64,
-    time_at_max_s: f64,
-    time_increase_pct: f64,
-    energy_effect_pct: f64,
-    timing_effect_pct: f64,
-    /// For a job that waited for its start: the time that it waited, and the comparison with starting at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    start: Option<StartReport>,
-    /// The carbon reduction that the daemon reports, with its 95 % confidence interval; absent for a job that waited,
-    /// whose reference starts at once.
-    reported_carbon_reduction_pct: Option<IntervalView>,
-}
-
-#[derive(Debug, Serialize)]
-struct StartReport {
-    waited_s: f64,
-    /// Emissions of the same work at the largest limit, started at once.
-    carbon_at_once_g: f64,
-    /// Reduction against it, and its parts, which add up to it.
-    carbon_reduction_pct: f64,
-    start_effect_pct: f64,
-    energy_effect_pct: f64,
-    timing_effect_pct: f64,
-    /// The reduction that the daemon reports, with its 95 % confidence interval, and its parts, which add up to it.
-    reported_carbon_reduction_pct: Option<IntervalView>,
-    reported_effects: Option<ReportedEffects>,
-}
-
-/// The means of the four effects that the daemon reports.
-#[derive(Debug, Serialize)]
-struct ReportedEffects {
-    start_effect_pct: f64,
-    suspension_effect_pct: f64,
-    energy_effect_pct: f64,
-    timing_effect_pct: f64,
-}
-
-impl StartReport {
-    fn of(outcome: &Outcome, against: &Comparison) -> Option<Self> {
-        let (waited, at_once) = outcome.waited.zip(outcome.against_at_once.as_ref())?;
-        // The effects after the start, in percent of the emissions of starting at once.
-        let part = against.carbon_at_reference / at_once.carbon_at_reference;
-        let reported = reported(outcome);
-        let effects = reported.and_then(|saving| {
-            Some(ReportedEffects {
-                start_effect_pct: saving.start_effect_pct?.mean,
-                suspension_effect_pct: saving.suspension_effect_pct?.mean,
-                energy_effect_pct: saving.energy_effect_pct?.mean,
-                timing_effect_pct: saving.timing_effect_pct?.mean,
-            })
-        });
-        Some(Self {
-            waited_s: waited.get(),
-            carbon_at_once_g: at_once.carbon_at_reference.get(),
-            carbon_reduction_pct: at_once.carbon_reduction_pct,
-            start_effect_pct: 100.0 * (1.0 - part),
-            energy_effect_pct: against.energy_effect_pct * part,
-            timing_effect_pct: against.timing_effect_pct * part,
-            reported_carbon_reduction_pct: reported.map(|saving| saving.carbon_reduction_pct),
-            reported_effects: effects,
-        })
-    }
-}
-
-/// Returns the daemon's own comparison of a job with the largest limit.
-fn reported(outcome: &Outcome) -> Option<&SavingFigures> {
-    match &outcome.reported.as_ref()?.against_max {
-        SavingView::Known(figures) => Some(figures),
-        SavingView::Unknown(_) => None,
-    }
 }
 
 /// Runs the demo to its end, or until it is interrupted.
@@ -396,111 +305,6 @@ fn recorded(args: &Args, path: &std::path::Path, needed: Seconds) -> anyhow::Res
     let zone = parsed.zone.unwrap_or(Zone::new(path.file_stem().unwrap_or_default().to_string_lossy())?);
     let provider = TraceProvider::new("trace", zone, (parsed.kind, parsed.scope), expected, actual.clone());
     Ok((provider, actual, start, format!("the recorded grid {}", path.display())))
-}
-
-fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobReport> {
-    let Some(against) = &outcome.against_ceiling else {
-        let end = actual.end().map(|e| e.to_rfc3339()).unwrap_or_default();
-        bail!("job {} ran past the end of the carbon trace ({end}); give fewer --hours", outcome.name);
-    };
-    let (energy, energy_at_max) = (outcome.truth.energy.get(), against.energy_at_reference.get());
-    Ok(JobReport {
-        name: outcome.name.clone(),
-        max_slowdown: outcome.objective.max_slowdown,
-        energy_j: energy,
-        energy_at_max_j: energy_at_max,
-        energy_reduction_pct: 100.0 * (1.0 - energy / energy_at_max),
-        carbon_g: outcome.truth.carbon.get(),
-        carbon_at_max_g: against.carbon_at_reference.get(),
-        carbon_reduction_pct: against.carbon_reduction_pct,
-        time_s: outcome.truth.time.get(),
-        time_at_max_s: against.time_at_reference.get(),
-        time_increase_pct: against.time_increase_pct,
-        energy_effect_pct: against.energy_effect_pct,
-        timing_effect_pct: against.timing_effect_pct,
-        start: StartReport::of(outcome, against),
-        // The daemon compares a job that waited with starting at once.
-        reported_carbon_reduction_pct: reported(outcome)
-            .filter(|_| outcome.waited.is_none())
-            .map(|saving| saving.carbon_reduction_pct),
-    })
-}
-
-fn table(report: &Report) -> String {
-    let mut text = format!(
-        "\nEach job compared with the same job at the largest limit, from the simulator's true values; grid: {}.\n\n",
-        report.carbon_source
-    );
-    let width = report.jobs.iter().map(|j| j.name.chars().count()).max().unwrap_or(0).max(3);
-    text += &format!(
-        "{:<width$}  {:>10} {:>8}  {:>11} {:>8}  {:>9} {:>8}   {:>13} {:>13}\n",
-        "job", "energy kWh", "change", "carbon gCO2e", "change", "time h", "change", "energy effect", "timing effect"
-    );
-    for job in &report.jobs {
-        text += &format!(
-            "{:<width$}  {:>10.3} {:>+7.2}%  {:>12.1} {:>+7.2}%  {:>9.3} {:>+7.2}%   {:>+12.2}% {:>+12.2}%\n",
-            job.name,
-            job.energy_j / 3.6e6,
-            -job.energy_reduction_pct,
-            job.carbon_g,
-            -job.carbon_reduction_pct,
-            job.time_s / 3600.0,
-            job.time_increase_pct,
-            -job.energy_effect_pct,
-            -job.timing_effect_pct,
-        );
-        text += &format!(
-            "{:<width$}  {:>10.3} {:>8}  {:>12.1} {:>8}  {:>9.3}\n",
-            "  at max",
-            job.energy_at_max_j / 3.6e6,
-            "",
-            job.carbon_at_max_g,
-            "",
-            job.time_at_max_s / 3600.0,
-        );
-        let reported = |reported: &IntervalView| {
-            let (mean, low, high) = (-reported.mean, -reported.high, -reported.low);
-            format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})", "  reported", "", mean, low, high)
-        };
-        if let Some(it) = &job.reported_carbon_reduction_pct {
-            text += &(reported(it) + "\n");
-        }
-        if let Some(start) = &job.start {
-            text += &format!(
-                "{:<width$}  {:>10} {:>8}  {:>12.1} {:>+7.2}%  waited {:.1} h for its start\n",
-                "  at once",
-                "",
-                "",
-                start.carbon_at_once_g,
-                -start.carbon_reduction_pct,
-                start.waited_s / 3600.0
-            );
-            let effects = [start.start_effect_pct, start.energy_effect_pct, start.timing_effect_pct];
-            text += &format!("{:<width$}  {:>42}  {}\n", "", "", described(["start", "energy", "timing"], effects));
-            if let Some(it) = &start.reported_carbon_reduction_pct {
-                text += &reported(it);
-                if let Some(it) = &start.reported_effects {
-                    let names = ["start", "suspension", "energy", "timing"];
-                    let effects =
-                        [it.start_effect_pct, it.suspension_effect_pct, it.energy_effect_pct, it.timing_effect_pct];
-                    text += &format!(": {}", described(names, effects));
-                }
-                text += "\n";
-            }
-        }
-    }
-    text += "\nEnergy effect: the change that the best constant mix of limits makes in the same time; timing effect: the rest, \
-             from\nfollowing the grid and from profiling. Both in percent of the carbon at the largest limit.\n\
-             Reported: the daemon's own estimate, with a 95 % confidence interval.\n\
-             At once: the same job at the largest limit, started without waiting for the clean window; the effects beside it\n\
-             add up to the change, and so do the effects that the daemon reports.\n";
-    text
-}
-
-/// Describes effects, as changes of the emissions in percent.
-fn described<const N: usize>(names: [&str; N], effects: [f64; N]) -> String {
-    let each: Vec<String> = names.into_iter().zip(effects).map(|(name, pct)| format!("{name} {:+.2}%", -pct)).collect();
-    each.join(", ")
 }
 
 /// A temporary directory, removed when dropped.

@@ -1,0 +1,216 @@
+//! The demo's result: each job compared with the same job at the largest limit, as JSON or as a table.
+
+use anyhow::bail;
+use serde::Serialize;
+
+use crate::controller::view::{IntervalView, SavingFigures, SavingView};
+use crate::demo::Outcome;
+use wattune_core::domain::CarbonSeries;
+use wattune_core::ledger::Comparison;
+
+/// The result of the demo, printed as one JSON object.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Always true: nothing was measured on hardware.
+    pub(super) simulated: bool,
+    /// Grid of the demo, in words.
+    pub(super) carbon_source: String,
+    /// Relative standard deviation of each reading of power and progress.
+    pub(super) noise_per_reading: f64,
+    pub(super) jobs: Vec<JobReport>,
+}
+
+/// A job compared with the same job at the largest limit, by the simulator's true values.
+#[derive(Debug, Serialize)]
+pub(super) struct JobReport {
+    name: String,
+    max_slowdown: Option<f64>,
+    energy_j: f64,
+    energy_at_max_j: f64,
+    energy_reduction_pct: f64,
+    carbon_g: f64,
+    carbon_at_max_g: f64,
+    carbon_reduction_pct: f64,
+    time_s: f64,
+    time_at_max_s: f64,
+    time_increase_pct: f64,
+    energy_effect_pct: f64,
+    timing_effect_pct: f64,
+    /// Comparison with starting at once; absent for a job that did not wait for its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<StartReport>,
+    /// The carbon reduction that the daemon reports, with its 95 % confidence interval; absent for a job that waited,
+    /// whose reference starts at once.
+    reported_carbon_reduction_pct: Option<IntervalView>,
+}
+
+/// A job that waited for its start, compared with starting at once at the largest limit.
+#[derive(Debug, Serialize)]
+struct StartReport {
+    waited_s: f64,
+    /// Emissions of the same work at the largest limit, started at once.
+    carbon_at_once_g: f64,
+    /// Reduction against `carbon_at_once_g`; the three effects add up to it.
+    carbon_reduction_pct: f64,
+    start_effect_pct: f64,
+    energy_effect_pct: f64,
+    timing_effect_pct: f64,
+    /// Reduction that the daemon reports, with its 95 % confidence interval; the means of `reported_effects` add up to
+    /// its mean.
+    reported_carbon_reduction_pct: Option<IntervalView>,
+    reported_effects: Option<ReportedEffects>,
+}
+
+/// The means of the four effects that the daemon reports.
+#[derive(Debug, Serialize)]
+struct ReportedEffects {
+    start_effect_pct: f64,
+    suspension_effect_pct: f64,
+    energy_effect_pct: f64,
+    timing_effect_pct: f64,
+}
+
+impl StartReport {
+    fn of(outcome: &Outcome, against: &Comparison) -> Option<Self> {
+        let (waited, at_once) = outcome.waited.zip(outcome.against_at_once.as_ref())?;
+        // The effects after the start, in percent of the emissions of starting at once.
+        let part = against.carbon_at_reference / at_once.carbon_at_reference;
+        let reported = reported(outcome);
+        let effects = reported.and_then(|saving| {
+            Some(ReportedEffects {
+                start_effect_pct: saving.start_effect_pct?.mean,
+                suspension_effect_pct: saving.suspension_effect_pct?.mean,
+                energy_effect_pct: saving.energy_effect_pct?.mean,
+                timing_effect_pct: saving.timing_effect_pct?.mean,
+            })
+        });
+        Some(Self {
+            waited_s: waited.get(),
+            carbon_at_once_g: at_once.carbon_at_reference.get(),
+            carbon_reduction_pct: at_once.carbon_reduction_pct,
+            start_effect_pct: 100.0 * (1.0 - part),
+            energy_effect_pct: against.energy_effect_pct * part,
+            timing_effect_pct: against.timing_effect_pct * part,
+            reported_carbon_reduction_pct: reported.map(|saving| saving.carbon_reduction_pct),
+            reported_effects: effects,
+        })
+    }
+}
+
+/// Returns the daemon's own comparison of a job with the largest limit.
+fn reported(outcome: &Outcome) -> Option<&SavingFigures> {
+    match &outcome.reported.as_ref()?.against_max {
+        SavingView::Known(figures) => Some(figures),
+        SavingView::Unknown(_) => None,
+    }
+}
+
+/// Returns the report of a job.
+///
+/// # Errors
+/// If the carbon trace ends before the job.
+pub(super) fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobReport> {
+    let Some(against) = &outcome.against_ceiling else {
+        let end = actual.end().map(|e| e.to_rfc3339()).unwrap_or_default();
+        bail!("job {} ran past the end of the carbon trace ({end}); give fewer --hours", outcome.name);
+    };
+    let (energy, energy_at_max) = (outcome.truth.energy.get(), against.energy_at_reference.get());
+    Ok(JobReport {
+        name: outcome.name.clone(),
+        max_slowdown: outcome.objective.max_slowdown,
+        energy_j: energy,
+        energy_at_max_j: energy_at_max,
+        energy_reduction_pct: 100.0 * (1.0 - energy / energy_at_max),
+        carbon_g: outcome.truth.carbon.get(),
+        carbon_at_max_g: against.carbon_at_reference.get(),
+        carbon_reduction_pct: against.carbon_reduction_pct,
+        time_s: outcome.truth.time.get(),
+        time_at_max_s: against.time_at_reference.get(),
+        time_increase_pct: against.time_increase_pct,
+        energy_effect_pct: against.energy_effect_pct,
+        timing_effect_pct: against.timing_effect_pct,
+        start: StartReport::of(outcome, against),
+        // The daemon compares a job that waited with starting at once.
+        reported_carbon_reduction_pct: reported(outcome)
+            .filter(|_| outcome.waited.is_none())
+            .map(|saving| saving.carbon_reduction_pct),
+    })
+}
+
+/// Renders the report as a table with a legend, for people.
+pub(super) fn table(report: &Report) -> String {
+    let mut text = format!(
+        "\nEach job compared with the same job at the largest limit, from the simulator's true values; grid: {}.\n\n",
+        report.carbon_source
+    );
+    let width = report.jobs.iter().map(|j| j.name.chars().count()).max().unwrap_or(0).max(3);
+    text += &format!(
+        "{:<width$}  {:>10} {:>8}  {:>11} {:>8}  {:>9} {:>8}   {:>13} {:>13}\n",
+        "job", "energy kWh", "change", "carbon gCO2e", "change", "time h", "change", "energy effect", "timing effect"
+    );
+    for job in &report.jobs {
+        text += &format!(
+            "{:<width$}  {:>10.3} {:>+7.2}%  {:>12.1} {:>+7.2}%  {:>9.3} {:>+7.2}%   {:>+12.2}% {:>+12.2}%\n",
+            job.name,
+            job.energy_j / 3.6e6,
+            -job.energy_reduction_pct,
+            job.carbon_g,
+            -job.carbon_reduction_pct,
+            job.time_s / 3600.0,
+            job.time_increase_pct,
+            -job.energy_effect_pct,
+            -job.timing_effect_pct,
+        );
+        text += &format!(
+            "{:<width$}  {:>10.3} {:>8}  {:>12.1} {:>8}  {:>9.3}\n",
+            "  at max",
+            job.energy_at_max_j / 3.6e6,
+            "",
+            job.carbon_at_max_g,
+            "",
+            job.time_at_max_s / 3600.0,
+        );
+        let reported = |reported: &IntervalView| {
+            let (mean, low, high) = (-reported.mean, -reported.high, -reported.low);
+            format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})", "  reported", "", mean, low, high)
+        };
+        if let Some(it) = &job.reported_carbon_reduction_pct {
+            text += &(reported(it) + "\n");
+        }
+        if let Some(start) = &job.start {
+            text += &format!(
+                "{:<width$}  {:>10} {:>8}  {:>12.1} {:>+7.2}%  waited {:.1} h for its start\n",
+                "  at once",
+                "",
+                "",
+                start.carbon_at_once_g,
+                -start.carbon_reduction_pct,
+                start.waited_s / 3600.0
+            );
+            let effects = [start.start_effect_pct, start.energy_effect_pct, start.timing_effect_pct];
+            text += &format!("{:<width$}  {:>42}  {}\n", "", "", described(["start", "energy", "timing"], effects));
+            if let Some(it) = &start.reported_carbon_reduction_pct {
+                text += &reported(it);
+                if let Some(it) = &start.reported_effects {
+                    let names = ["start", "suspension", "energy", "timing"];
+                    let effects =
+                        [it.start_effect_pct, it.suspension_effect_pct, it.energy_effect_pct, it.timing_effect_pct];
+                    text += &format!(": {}", described(names, effects));
+                }
+                text += "\n";
+            }
+        }
+    }
+    text += "\nEnergy effect: the change that the best constant mix of limits makes in the same time; timing effect: the rest, \
+             from\nfollowing the grid and from profiling. Both in percent of the carbon at the largest limit.\n\
+             Reported: the daemon's own estimate, with a 95 % confidence interval.\n\
+             At once: the same job at the largest limit, started without waiting for the clean window; the effects beside it\n\
+             add up to the change, and so do the effects that the daemon reports.\n";
+    text
+}
+
+/// Describes effects, as changes of the emissions in percent.
+fn described<const N: usize>(names: [&str; N], effects: [f64; N]) -> String {
+    let each: Vec<String> = names.into_iter().zip(effects).map(|(name, pct)| format!("{name} {:+.2}%", -pct)).collect();
+    each.join(", ")
+}
