@@ -121,7 +121,7 @@ async fn a_counter_that_jumps_forward_is_not_believed() {
     energy(400.0).await;
     case.driver.jump_counter(0, 10_000_000);
     eventually("the problem", LONG, async || {
-        case.daemon.problems().await.contains("and it can have used").then_some(())
+        case.daemon.problems().await.contains("but the GPU can have used").then_some(())
     })
     .await;
     let metrics = case.daemon.get("/metrics").await.text;
