@@ -147,6 +147,7 @@ fn no_link_is_followed() {
         "wattune.db-journal",
         "found-limits.json",
         "found-limits.json.new",
+        "found-limits.json.writes",
         "carbon-fixed-DE.json",
         "requests-energinet.json.tmp",
     ];
@@ -170,7 +171,7 @@ fn no_link_is_followed() {
 
 #[test]
 fn a_link_to_nowhere_makes_no_file() {
-    for name in ["lock", "wattune.db", "found-limits.json.new"] {
+    for name in ["lock", "wattune.db", "found-limits.json.new", "found-limits.json.writes"] {
         let dir = tempfile::tempdir().expect("a directory");
         let (victim, state) = (dir.path().join("victim"), dir.path().join("state"));
         fs::create_dir(&state).expect("made");
@@ -183,7 +184,7 @@ fn a_link_to_nowhere_makes_no_file() {
 #[test]
 fn a_pipe_in_place_of_a_file_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
-    for name in ["lock", "wattune.db", "found-limits.json", "requests-energinet.json"] {
+    for name in ["lock", "wattune.db", "found-limits.json", "found-limits.json.writes", "requests-energinet.json"] {
         let state = dir.path().join(name);
         fs::create_dir(&state).expect("made");
         assert!(Command::new("mkfifo").arg(state.join(name)).status().expect("runs").success());

@@ -378,12 +378,41 @@ async fn a_limit_that_cannot_be_journalled_is_refused() {
     assert_eq!(daemon.problems().await, "");
     daemon.hold(&case.driver, 0, 150.0).await;
     // The wish that stands stays when another one cannot be noted.
+    let list = case.state.path().join("found-limits.json.writes");
     std::fs::create_dir(&in_the_way).expect("made");
+    std::fs::remove_file(&list).expect("removed");
+    std::fs::create_dir(&list).expect("made");
     daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": 200, "ttl_s": 3600})).await.problem(503);
     assert_eq!(daemon.gpu(0).await["power_limit_wanted_w"], 150.0);
     assert_eq!(case.driver.limit_w(0), Some(150.0));
     std::fs::remove_dir(&in_the_way).expect("removed");
+    std::fs::remove_dir(&list).expect("removed");
     assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+}
+
+/// A second limit is in the list of written limits only; a list that is lost cannot be guessed.
+#[tokio::test]
+async fn the_last_of_several_limits_is_known_after_a_kill() {
+    let case = Case::of(&[gpu()]);
+    let list = case.state.path().join("found-limits.json.writes");
+    for is_lost in [false, true] {
+        let daemon = case.start().await;
+        for watts in [150.0, 180.0, 200.0] {
+            daemon.hold(&case.driver, 0, watts).await;
+        }
+        daemon.kill();
+        if is_lost {
+            let kept = std::fs::read(&list).expect("readable");
+            std::fs::remove_file(&list).expect("removed");
+            let said = case.restore(1);
+            assert!(said.contains("found-limits.json.writes") && said.contains("by hand"), "{said}");
+            assert_eq!(case.driver.limit_w(0), Some(200.0), "left as it is");
+            std::fs::write(&list, kept).expect("written");
+        }
+        let said = case.restore(0);
+        assert!(said.contains("restored to its original limit of 280 W"), "{said}");
+        assert_eq!(case.driver.limit_w(0), FOUND);
+    }
 }
 
 #[tokio::test]

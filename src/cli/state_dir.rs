@@ -249,6 +249,7 @@ mod tests {
             "wattune.db-wal",
             "found-limits.json",
             "found-limits.json.new",
+            "found-limits.json.writes",
             "carbon-uk-GB.json",
             "price-x.json.tmp",
             "requests-watttime.json",

@@ -1,8 +1,10 @@
 //! The write-ahead journal of original settings: the settings of a GPU before wattune's first write.
 //!
-//! The journal is one small JSON file, replaced atomically and synced to disk before each write to a GPU. However the
-//! daemon ends, the next daemon or `wattune restore` knows the original limit, the limits that wattune wrote, and
-//! whether the machine or its driver restarted since. An entry is removed when the GPU has its settings back, or when
+//! The journal is one small JSON file, replaced atomically and synced to disk before the first write to a GPU, and a list
+//! of the limits written since, which is not synced: a kill of the daemon does not lose it, and after a power failure
+//! those limits are no longer in force. The two files are in `file` and `writes`. However the daemon ends, the next
+//! daemon or `wattune restore` knows the original limit, the limits that wattune wrote, and whether the machine or its
+//! driver restarted since. An entry is removed when the GPU has its settings back, or when
 //! an external writer changed the GPU's limit: wattune then leaves the GPU alone. While the GPU's job continues, the
 //! journal keeps the external limit, so that the next daemon leaves the GPU alone, too.
 //!
@@ -15,104 +17,47 @@
 
 mod decision;
 mod entry;
+mod error;
+mod file;
+mod writes;
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
 
 pub use decision::{ObservedLimit, RestoreAction, restore_action};
 pub use entry::{Entry, ExternalLimit};
+pub use error::JournalError;
 
 use entry::{Contents, Original};
+use file::JournalFile;
 
-use crate::files;
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Millijoules;
 
 /// The name of the journal's file in the state directory.
 pub const FILE_NAME: &str = "found-limits.json";
 
-/// Format versions of the file: 1 without clock locks, which older versions of wattune, without clock support, can read
-/// too; 2 with clock locks; 3 with locks of the memory's clocks.
-const VERSION: u32 = 1;
-const WITH_CLOCKS: u32 = 2;
-const WITH_MEMORY_CLOCKS: u32 = 3;
-
-/// The maximum size of the journal file in bytes; entries of thousands of GPUs take less.
-const MAX_LEN: u64 = 16 << 20;
-
-/// The reason why the journal cannot be used.
-#[expect(missing_docs, reason = "the messages explain the fields")]
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The file cannot be read or written.
-    #[error("cannot {what} the restore journal {}", path.display())]
-    Io {
-        /// "read" or "write".
-        what: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// The file's content is not a journal.
-    #[error(
-        "the restore journal {} is damaged; set the limits it names by hand (nvidia-smi -pl), unlock the clocks \
-         (nvidia-smi -rgc), and move the file away",
-        path.display()
-    )]
-    Damaged {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
-    /// A newer wattune wrote the file.
-    #[error(
-        "the restore journal {} is of format {version}, which this wattune does not know: restore the GPUs with the \
-         newer one (`wattune restore`)",
-        path.display()
-    )]
-    Newer { path: PathBuf, version: u32 },
-}
-
-#[derive(Serialize, Deserialize)]
-struct Document {
-    version: u32,
-    #[serde(flatten)]
-    contents: Contents,
-}
-
-/// The journal of one state directory. Each method that returns a `Result` writes its change to disk before it returns;
-/// if the method fails, nothing must be written to the GPU.
+/// The journal of one state directory. Each method that returns a `Result` stores its change before it returns: limits
+/// that wattune writes so that they survive the end of the process, everything else so that it survives a power failure.
+/// If the method fails, nothing must be written to the GPU.
 #[derive(Debug)]
 pub struct Journal {
-    path: PathBuf,
+    file: JournalFile,
     boot_id: String,
     contents: Contents,
 }
 
 impl Journal {
-    /// Opens the journal; a missing file counts as an empty journal.
+    /// Opens the journal; a missing file counts as an empty journal. Changes nothing on disk.
     ///
     /// # Errors
-    /// If the file cannot be read or is damaged; the file must then not be overwritten.
+    /// If one of the two files cannot be read or is damaged, or if the list of written limits does not belong to the
+    /// journal; the files must then not be overwritten.
     pub fn open(state_dir: &Path, boot_id: String) -> Result<Self, JournalError> {
-        let path = state_dir.join(FILE_NAME);
-        let contents = match files::regular::read(&path, MAX_LEN) {
-            Ok(bytes) => {
-                let document: Document = serde_json::from_slice(&bytes)
-                    .map_err(|source| JournalError::Damaged { path: path.clone(), source })?;
-                if ![VERSION, WITH_CLOCKS, WITH_MEMORY_CLOCKS].contains(&document.version) {
-                    return Err(JournalError::Newer { path, version: document.version });
-                }
-                document.contents
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
-            Err(source) => return Err(JournalError::Io { what: "read", path, source }),
-        };
-        Ok(Self { path, boot_id, contents })
+        let (file, contents) = JournalFile::open(state_dir.join(FILE_NAME), &boot_id)?;
+        Ok(Self { file, boot_id, contents })
     }
 
     /// Returns the entries of all GPUs that wattune has written to.
@@ -186,7 +131,8 @@ impl Journal {
         self.change(|contents| drop(contents.originals.remove(gpu)))
     }
 
-    /// Records that `limit` is about to be written to a GPU that has `current`, and syncs to disk. If no original limit
+    /// Records that `limit` is about to be written to a GPU that has `current`. Syncs to disk if that is the first write to
+    /// the GPU. If no original limit
     /// is recorded for the GPU yet, `current` becomes its original limit.
     pub fn record_write(
         &mut self,
@@ -379,43 +325,17 @@ impl Journal {
 
     /// Returns the path of the journal file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
-    /// Applies a change to the journal's content: writes the new content to disk, then keeps it in memory.
+    /// Applies a change to the journal's content: stores the new content, then keeps it in memory.
     fn change(&mut self, change: impl FnOnce(&mut Contents)) -> Result<(), JournalError> {
         let mut contents = self.contents.clone();
         change(&mut contents);
-        if contents == self.contents {
+        if contents == self.contents && self.file.is_durable() {
             return Ok(());
         }
-        let any = |has: fn(&Entry) -> bool| contents.entries.values().any(has);
-        let version = match (any(|e| e.memory_locked.is_some()), any(|e| e.locked.is_some())) {
-            (true, _) => WITH_MEMORY_CLOCKS,
-            (false, true) => WITH_CLOCKS,
-            (false, false) => VERSION,
-        };
-        let document = Document { version, contents };
-        let write = || -> io::Result<()> {
-            let next = self.path.with_extension("json.new");
-            // Removes what an interrupted write left at this path.
-            match fs::remove_file(&next) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            // Serialised first, because the serializer would make thousands of small writes to the file.
-            let mut text = serde_json::to_vec_pretty(&document)?;
-            text.push(b'\n');
-            let mut file = files::create(&next)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&next, &self.path)?;
-            // The rename itself must survive a power failure too.
-            self.path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
-        };
-        write().map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })?;
-        self.contents = document.contents;
-        Ok(())
+        self.file.store(&mut self.contents, contents, &self.boot_id)
     }
 }
 
@@ -423,7 +343,7 @@ impl Journal {
 /// the same one.
 pub fn boot_id() -> String {
     let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    read.map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
+    read.map_or_else(|_| file::UNKNOWN_BOOT.into(), |id| id.trim().to_owned())
 }
 
 #[cfg(test)]

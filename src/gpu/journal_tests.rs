@@ -93,7 +93,9 @@ fn a_failed_write_changes_nothing() {
     note(&mut journal, w(225)).expect("written");
     let in_the_way = dir.path().join("found-limits.json.new");
     fs::create_dir(&in_the_way).expect("made");
-    note(&mut journal, w(200)).expect_err("in the way");
+    let other = GpuId::new("GPU-2").expect("an id");
+    journal.record_write(&other, w(250), w(200), None, DateTime::UNIX_EPOCH).expect_err("in the way");
+    assert!(journal.entry(&other).is_none());
     journal.forget(&gpu).expect_err("in the way");
     assert_eq!(journal.entry(&gpu).expect("still recorded").written, [w(225)]);
     fs::remove_dir(&in_the_way).expect("removed");
@@ -103,9 +105,9 @@ fn a_failed_write_changes_nothing() {
 #[test]
 fn a_newer_journal_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join(FILE_NAME), r#"{"version": 4,"boards":{}}"#).expect("written");
+    fs::write(dir.path().join(FILE_NAME), r#"{"version": 5,"boards":{}}"#).expect("written");
     let error = Journal::open(dir.path(), "b".into()).expect_err("newer").to_string();
-    assert!(error.contains("format 4"), "{error}");
+    assert!(error.contains("format 5"), "{error}");
 }
 
 #[test]
@@ -136,7 +138,7 @@ fn a_clock_lock_has_its_own_format_and_outlives_the_limit() {
     journal.record_write(&gpu, w(300), w(250), None, now).expect("written");
     journal.record_lock(&gpu, mhz(1_200), w(250), now).expect("written");
     journal.forget_lock(&gpu).expect("written");
-    assert!(text().contains("\"version\": 1") && !text().contains("locked"), "{}", text());
+    assert!(text().contains("\"version\": 4") && !text().contains("locked"), "{}", text());
     assert_eq!(journal.entry(&gpu).expect("its limit is still to be restored").original, w(300));
 
     journal.record_lock(&gpu, mhz(1_200), w(250), now).expect("written");

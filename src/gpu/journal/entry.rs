@@ -60,6 +60,26 @@ impl Entry {
         !self.has_lock() && self.written.is_empty() && self.original_persistence.is_none()
     }
 
+    /// Returns true if the two entries differ in wattune's writes and the energy counter at most.
+    fn differs_only_in_writes(&self, other: &Self) -> bool {
+        let Self {
+            original,
+            original_persistence,
+            written: _,
+            locked,
+            memory_locked,
+            observed_at,
+            boot_id,
+            counter: _,
+        } = self;
+        *original == other.original
+            && *original_persistence == other.original_persistence
+            && *locked == other.locked
+            && *memory_locked == other.memory_locked
+            && *observed_at == other.observed_at
+            && *boot_id == other.boot_id
+    }
+
     /// Sets the entry's boot to the present one, `boot_id`, and drops clock locks of an earlier boot.
     pub(super) fn move_to_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
@@ -111,6 +131,16 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    /// Returns true if the other content has the same GPUs, and differs in wattune's writes to them and their energy
+    /// counters at most.
+    pub(super) fn differs_only_in_writes(&self, other: &Self) -> bool {
+        let Self { entries, external, originals } = self;
+        *external == other.external
+            && *originals == other.originals
+            && entries.len() == other.entries.len()
+            && entries.iter().zip(&other.entries).all(|(a, b)| a.0 == b.0 && a.1.differs_only_in_writes(b.1))
+    }
+
     /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock stays
     /// recorded, together with `theirs` as the original limit.
     pub(super) fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
