@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::worker::{Observation, Watching, Worker, Write, lock};
 use super::{Capabilities, GpuDevice, GpuError};
@@ -22,10 +22,12 @@ pub enum Sampling {
     OnRequest,
 }
 
-/// The daemon's handle for reading and writing a GPU.
+/// The daemon's handle for reading and writing a GPU. Clones are cheap and share the GPU.
 #[derive(Clone)]
-pub struct GpuHandle {
-    identity: Arc<GpuIdentity>,
+pub struct GpuHandle(Arc<Parts>);
+
+struct Parts {
+    identity: GpuIdentity,
     clock: Arc<dyn Clock>,
     call_timeout: Seconds,
     shared: Arc<Mutex<Shared>>,
@@ -33,6 +35,7 @@ pub struct GpuHandle {
     watching: Arc<Watching>,
     recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
     readers: Arc<Readers>,
+    ended_writes: watch::Sender<()>,
 }
 
 /// Callers that wait for a new reading. One reading answers all callers that wait when it starts.
@@ -49,10 +52,9 @@ struct Reader {
     reply: oneshot::Sender<Observation>,
 }
 
-#[derive(Clone)]
 enum Link {
     Thread(SyncSender<Request>),
-    Inline(Arc<Mutex<Worker>>),
+    Inline(Mutex<Worker>),
 }
 
 struct Shared {
@@ -109,7 +111,7 @@ impl GpuHandle {
         full_every: Seconds,
         call_timeout: Seconds,
     ) -> Self {
-        let identity = Arc::new(device.identity().clone());
+        let identity = device.identity().clone();
         let (watching, recorded_ahead) = (Arc::new(Watching::default()), Arc::new(Mutex::new(None)));
         let worker = Worker::new(device, full_every, watching.clone(), recorded_ahead.clone());
         let shared = Shared {
@@ -118,14 +120,15 @@ impl GpuHandle {
             busy: None,
         };
         let (shared, readers) = (Arc::new(Mutex::new(shared)), Arc::new(Readers::default()));
+        let (ended_writes, _) = watch::channel(());
         let link = match sampling {
-            Sampling::OnRequest => Link::Inline(Arc::new(Mutex::new(worker))),
+            Sampling::OnRequest => Link::Inline(Mutex::new(worker)),
             Sampling::Every(period) => {
                 // One place for a read or a write, and one for the callers that wait for a reading.
                 let (sender, receiver) = mpsc::sync_channel(2);
                 let (clock, shared, index) = (clock.clone(), shared.clone(), identity.index);
-                let asking = readers.clone();
-                let body = move || run(worker, &receiver, period, &*clock, &shared, &asking);
+                let (asking, ended) = (readers.clone(), ended_writes.clone());
+                let body = move || run(worker, &receiver, period, &*clock, &shared, &asking, &ended);
                 // Without a thread the GPU is never read; the daemon reports this as a fault.
                 if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
                     tracing::error!(gpu.index = index, %error, "cannot start the GPU's thread");
@@ -133,62 +136,74 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { identity, clock, call_timeout, shared, link, watching, recorded_ahead, readers }
+        Self(Arc::new(Parts {
+            identity,
+            clock,
+            call_timeout,
+            shared,
+            link,
+            watching,
+            recorded_ahead,
+            readers,
+            ended_writes,
+        }))
     }
 
     /// Returns the GPU's identity.
     pub fn identity(&self) -> &GpuIdentity {
-        &self.identity
+        &self.0.identity
     }
 
     /// Returns the GPU's capabilities, as the driver's latest answers show them.
     pub fn capabilities(&self) -> Arc<Capabilities> {
-        lock(&self.shared).capabilities.clone()
+        lock(&self.0.shared).capabilities.clone()
     }
 
     /// Returns the latest state without waiting. A driver call that exceeds the time-out appears as a fault.
     pub fn observe(&self) -> Observation {
-        let shared = lock(&self.shared);
+        let shared = lock(&self.0.shared);
         let mut observation = shared.observation.clone();
         if let Some((call, since)) = shared.busy {
-            let now = self.clock.now();
+            let now = self.0.clock.now();
             let after = now.monotonic.since(since);
-            if after > self.call_timeout && observation.fault.is_none() {
+            if after > self.0.call_timeout && observation.fault.is_none() {
                 observation.fault = Some((GpuError::TimedOut { call, after }, now));
             }
         }
         observation
     }
 
-    /// Returns the latest state if the GPU's latest answer is at most `age` old and the GPU works.
-    pub fn recent(&self, age: Seconds) -> Option<Observation> {
-        let shared = lock(&self.shared);
+    /// Returns what `read` takes from the latest state and the capabilities, if the GPU's latest answer is at most `age`
+    /// old and the GPU works.
+    pub fn recent<T>(&self, age: Seconds, read: impl FnOnce(&Observation, &Capabilities) -> T) -> Option<T> {
+        let shared = lock(&self.0.shared);
         let observed = Some(&shared.observation).filter(|observed| observed.fault.is_none())?;
-        (self.clock.monotonic().since(observed.at?.monotonic) <= age).then(|| observed.clone())
+        let is_recent = self.0.clock.monotonic().since(observed.at?.monotonic) <= age;
+        is_recent.then(|| read(observed, &shared.capabilities))
     }
 
     /// Starts or stops reading how much each process uses the GPU ([`Observation::process_use`]).
     pub fn watch_processes(&self, on: bool) {
-        self.watching.utilization.store(on, Ordering::Relaxed);
+        self.0.watching.utilization.store(on, Ordering::Relaxed);
     }
 
     /// Starts or stops reading which processes have the GPU open ([`Observation::processes`]).
     pub fn list_processes(&self, on: bool) {
-        self.watching.list.store(on, Ordering::Relaxed);
+        self.0.watching.list.store(on, Ordering::Relaxed);
     }
 
     /// Continues the ledger of an earlier daemon. That daemon has already recorded `ahead` of the energy by which the
     /// GPU's counter will increase next ([`Meter::continue_ledger`](wattune_core::ledger::Meter::continue_ledger)).
     pub fn continue_ledger(&self, ahead: Millijoules) {
-        *lock(&self.recorded_ahead) = Some(ahead);
+        *lock(&self.0.recorded_ahead) = Some(ahead);
     }
 
     /// Reads the GPU now if it has no thread ([`Sampling::OnRequest`]).
     pub fn refresh(&self) {
-        if let Link::Inline(worker) = &self.link {
+        if let Link::Inline(worker) = &self.0.link {
             let mut worker = lock(worker);
-            worker.sample(|| self.clock.now(), true);
-            lock(&self.shared).publish(&worker);
+            worker.sample(|| self.0.clock.now(), true);
+            lock(&self.0.shared).publish(&worker);
         }
     }
 
@@ -196,18 +211,18 @@ impl GpuHandle {
     /// receiver gets the new state once the GPU has answered, or fails if the GPU's thread has ended.
     pub fn request_reading(&self, all: bool) -> oneshot::Receiver<Observation> {
         let (reply, answer) = oneshot::channel();
-        match &self.link {
+        match &self.0.link {
             Link::Inline(_) => {
                 self.refresh();
                 let _ = reply.send(self.observe());
             }
             Link::Thread(sender) => {
-                lock(&self.readers.waiting).push(Reader { all, reply });
-                if !self.readers.is_queued.swap(true, Ordering::AcqRel)
+                lock(&self.0.readers.waiting).push(Reader { all, reply });
+                if !self.0.readers.is_queued.swap(true, Ordering::AcqRel)
                     && sender.try_send(Request { task: Task::Answer, reply: None }).is_err()
                 {
                     // The thread looks for callers after each task, so the tasks in the full queue suffice.
-                    self.readers.is_queued.store(false, Ordering::Release);
+                    self.0.readers.is_queued.store(false, Ordering::Release);
                 }
             }
         }
@@ -216,7 +231,7 @@ impl GpuHandle {
 
     /// Returns the time after which a driver call counts as a fault.
     pub fn call_timeout(&self) -> Seconds {
-        self.call_timeout
+        self.0.call_timeout
     }
 
     /// Queues a write; its outcome appears in [`Observation::last_write`]. Returns false if an earlier write is still
@@ -224,7 +239,7 @@ impl GpuHandle {
     /// external writer may have changed it.
     pub fn request(&self, write: Write, expected: Option<PowerLimit>) -> bool {
         let task = Task::Write(write, expected);
-        match &self.link {
+        match &self.0.link {
             Link::Thread(sender) => sender.try_send(Request { task, reply: None }).is_ok(),
             Link::Inline(_) => {
                 // The outcome appears in the observation, as with a thread.
@@ -232,6 +247,11 @@ impl GpuHandle {
                 true
             }
         }
+    }
+
+    /// Returns a receiver that is notified whenever a write to the GPU has ended and its outcome can be observed.
+    pub fn watch_ended_writes(&self) -> watch::Receiver<()> {
+        self.0.ended_writes.subscribe()
     }
 
     /// Writes and waits for the outcome for at most `timeout`. Blocks the calling thread: not for async tasks.
@@ -243,31 +263,32 @@ impl GpuHandle {
     /// thread: not for async tasks.
     pub fn read_and_wait(&self, timeout: Seconds) -> Result<Observation, GpuError> {
         self.carry_out(Task::Read, timeout)?;
-        Ok(lock(&self.shared).observation.clone())
+        Ok(lock(&self.0.shared).observation.clone())
     }
 
     fn carry_out(&self, task: Task, timeout: Seconds) -> Result<(), GpuError> {
-        let Link::Thread(sender) = &self.link else { return self.carry_out_inline(task) };
+        let Link::Thread(sender) = &self.0.link else { return self.carry_out_inline(task) };
         let timed_out = || GpuError::TimedOut { call: task.call(), after: timeout };
         let (reply, answer) = mpsc::sync_channel(1);
-        let until = self.clock.monotonic().after(timeout);
+        let until = self.0.clock.monotonic().after(timeout);
         let mut request = Request { task, reply: Some(reply) };
         while let Err(refused) = sender.try_send(request) {
             match refused {
-                TrySendError::Full(back) if self.clock.monotonic() < until => request = back,
+                TrySendError::Full(back) if self.0.clock.monotonic() < until => request = back,
                 _ => return Err(timed_out()),
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        let left = until.since(self.clock.monotonic());
+        let left = until.since(self.0.clock.monotonic());
         answer.recv_timeout(left.to_std()).unwrap_or_else(|_| Err(timed_out()))
     }
 
     fn carry_out_inline(&self, task: Task) -> Result<(), GpuError> {
-        let Link::Inline(worker) = &self.link else { return Ok(()) };
+        let Link::Inline(worker) = &self.0.link else { return Ok(()) };
         let mut worker = lock(worker);
-        let result = task.carry_out(&mut worker, &*self.clock);
-        lock(&self.shared).publish(&worker);
+        let result = task.carry_out(&mut worker, &*self.0.clock);
+        lock(&self.0.shared).publish(&worker);
+        notify_of(task, &self.0.ended_writes);
         result
     }
 }
@@ -280,6 +301,13 @@ impl Shared {
     }
 }
 
+/// Notifies those who wait for the end of a write, if the task was one.
+fn notify_of(task: Task, ended_writes: &watch::Sender<()>) {
+    if matches!(task, Task::Write(..)) {
+        ended_writes.send_modify(|()| ());
+    }
+}
+
 fn run(
     mut worker: Worker,
     requests: &mpsc::Receiver<Request>,
@@ -287,6 +315,7 @@ fn run(
     clock: &dyn Clock,
     shared: &Mutex<Shared>,
     readers: &Readers,
+    ended_writes: &watch::Sender<()>,
 ) {
     let begin = |call| lock(shared).busy = Some((call, clock.monotonic()));
     let mut next = clock.monotonic();
@@ -303,6 +332,7 @@ fn run(
                     begin(task.call());
                     let result = task.carry_out(&mut worker, clock);
                     lock(shared).publish(&worker);
+                    notify_of(task, ended_writes);
                     if let Some(reply) = reply {
                         // Sending fails if the receiver has stopped waiting.
                         let _ = reply.try_send(result);
@@ -322,6 +352,44 @@ fn run(
                 }
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::clock::{ManualClock, SystemClock};
+    use crate::gpu::simulated::{Physics, SimulatedGpu};
+    use wattune_core::domain::LimitRange;
+    use wattune_core::units::Watts;
+
+    const fn w(watts: u32) -> PowerLimit {
+        PowerLimit::from_milliwatts(watts * 1000)
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_write_is_reported_once_its_outcome_can_be_observed() {
+        let range = LimitRange { min: w(100), max: w(300), default: w(300) };
+        let idle = Watts::new(30.0);
+        let physics = Physics { range, original_limit: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
+        let system: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let manual: Arc<dyn Clock> = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
+        let (second, minute) = (Seconds::new(1.0), Seconds::new(60.0));
+        for (clock, sampling) in [(system, Sampling::Every(second)), (manual, Sampling::OnRequest)] {
+            let gpu = SimulatedGpu::new(physics.clone(), clock.clone());
+            let handle = GpuHandle::start(Box::new(gpu.device(0, "A40")), clock, sampling, second, minute);
+            let mut ended = handle.watch_ended_writes();
+            for limit in [w(250), w(200)] {
+                assert!(!ended.has_changed().expect("the handle is there"));
+                assert!(handle.request(Write::PowerLimit(limit), None));
+                tokio::time::timeout(minute.to_std(), ended.changed()).await.expect("reported").expect("there");
+                let outcome = handle.observe().last_write.expect("observed");
+                assert_eq!((outcome.write, outcome.result), (Write::PowerLimit(limit), Ok(())));
+                assert_eq!((outcome.shown, handle.observe().reading.requested), (Some(limit), Some(limit)));
             }
         }
     }

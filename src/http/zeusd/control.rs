@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::answer::{Refusal, of_write};
 use crate::controller::{Claim, ClientWrite, Handle, Setting, WriteRefused};
@@ -17,8 +17,9 @@ use wattune_core::units::Seconds;
 
 /// The maximum number of writes that wait for one GPU.
 const QUEUE: usize = 256;
-/// The interval between two looks at a write that the driver has not completed.
-const STEP: Duration = Duration::from_millis(1);
+/// The longest wait between two looks at a write that the driver has not completed. The end of a write is reported; what
+/// else a write waits for is not.
+const STEP: Duration = Duration::from_millis(10);
 /// The pause before a request is sent again to a controller whose queue is full.
 const BUSY: Duration = Duration::from_millis(10);
 
@@ -60,7 +61,7 @@ impl Control {
             }
             let writes = settings.iter().map(|setting| ClientWrite::new(id.clone(), *setting, claim)).collect();
             let (reply, answer) = if block { Some(oneshot::channel()).unzip() } else { (None, None) };
-            if self.send(id, Command { writes, reply }).is_err() {
+            if self.send(&gpu, Command { writes, reply }).is_err() {
                 let full = format!("GPU {index} has {QUEUE} writes waiting; try again later");
                 failed.insert(index, (axum::http::StatusCode::INTERNAL_SERVER_ERROR, full));
             } else if let Some(answer) = answer {
@@ -102,11 +103,11 @@ impl Control {
         refused.into_iter().map(|(index, refused)| (index, of_write(&refused))).collect()
     }
 
-    fn send(&self, gpu: &GpuId, command: Command) -> Result<(), ()> {
+    fn send(&self, gpu: &GpuHandle, command: Command) -> Result<(), ()> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queues.entry(gpu.clone()).or_insert_with(|| {
+        let queue = queues.entry(gpu.identity().id.clone()).or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            tokio::spawn(work(self.handle.clone(), self.timeout, receiver));
+            tokio::spawn(work(self.handle.clone(), gpu.clone(), self.timeout, receiver));
             sender
         });
         queue.try_send(command).map_err(drop)
@@ -118,11 +119,12 @@ fn died(index: u32) -> String {
 }
 
 /// Does the writes of one GPU, one after the other.
-async fn work(handle: Handle, timeout: Duration, mut commands: mpsc::Receiver<Command>) {
+async fn work(handle: Handle, gpu: GpuHandle, timeout: Duration, mut commands: mpsc::Receiver<Command>) {
+    let mut ended = gpu.watch_ended_writes();
     while let Some(Command { writes, reply }) = commands.recv().await {
         let mut outcome = Ok(());
         for write in writes {
-            let done = tokio::time::timeout(timeout, carry_out(&handle, write)).await;
+            let done = tokio::time::timeout(timeout, carry_out(&handle, &mut ended, write)).await;
             let done = done.unwrap_or_else(|_| {
                 let after = Seconds::new(timeout.as_secs_f64());
                 Err(GpuError::TimedOut { call: "a write", after }.into())
@@ -140,8 +142,14 @@ async fn work(handle: Handle, timeout: Duration, mut commands: mpsc::Receiver<Co
     }
 }
 
-async fn carry_out(handle: &Handle, mut write: ClientWrite) -> Result<(), WriteRefused> {
+async fn carry_out(
+    handle: &Handle,
+    ended: &mut watch::Receiver<()>,
+    mut write: ClientWrite,
+) -> Result<(), WriteRefused> {
     loop {
+        // A write that ends during the step is not missed.
+        ended.mark_unchanged();
         let mut step = write.clone();
         let asked = handle.ask(move |controller| {
             Box::pin(async move {
@@ -153,7 +161,8 @@ async fn carry_out(handle: &Handle, mut write: ClientWrite) -> Result<(), WriteR
             Ok((_, Some(outcome))) => return outcome,
             Ok((step, None)) => {
                 write = step;
-                tokio::time::sleep(STEP).await;
+                // The worker has a handle to the GPU, so the sender is there.
+                let _ = tokio::time::timeout(STEP, ended.changed()).await;
             }
             Err(_) => tokio::time::sleep(BUSY).await,
         }

@@ -13,8 +13,8 @@ use wattune_core::domain::PowerLimit;
 use wattune_core::units::Seconds;
 
 /// The age up to which requests share a reading of the power, in seconds. GPUs renew the value every 20 to 100 ms
-/// (`docs/src/explanation/nvml.md`), and a reading costs two switches between threads.
-const SHARED_S: f64 = 0.001;
+/// (`docs/src/explanation/nvml.md`), and a reading costs two switches between threads, for which all requests wait.
+const SHARED_S: f64 = 0.005;
 
 /// Answer by GPU, in ascending order of the indices.
 pub(super) type ByGpu<T> = BTreeMap<u32, T>;
@@ -71,10 +71,10 @@ async fn read<T>(
     what: What,
     value: impl Fn(&Observation, &Capabilities) -> Result<T, GpuError>,
 ) -> Result<ByGpu<T>, Refusal> {
-    let readings = join_all(gpus.iter().map(|gpu| reading(gpu, what))).await;
+    let readings = join_all(gpus.iter().map(|gpu| reading(gpu, what, &value))).await;
     let (mut values, mut failed) = (BTreeMap::new(), BTreeMap::new());
     for (gpu, reading) in gpus.iter().zip(readings) {
-        match reading.and_then(|(observed, can)| value(&observed, &can)) {
+        match reading {
             Ok(value) => drop(values.insert(gpu.identity().index, value)),
             Err(error) => drop(failed.insert(gpu.identity().index, of_gpu(&error))),
         }
@@ -93,11 +93,17 @@ pub(super) async fn fresh(gpu: &GpuHandle, all: bool) -> Answer {
     }
 }
 
-async fn reading(gpu: &GpuHandle, what: What) -> Answer {
-    match gpu.recent(Seconds::new(SHARED_S)).filter(|_| what == What::SharedPower) {
-        Some(observed) => Ok((observed, gpu.capabilities())),
-        None => fresh(gpu, what == What::All).await,
+async fn reading<T>(
+    gpu: &GpuHandle,
+    what: What,
+    value: impl Fn(&Observation, &Capabilities) -> Result<T, GpuError>,
+) -> Result<T, GpuError> {
+    if what == What::SharedPower
+        && let Some(value) = gpu.recent(Seconds::new(SHARED_S), &value)
+    {
+        return value;
     }
+    fresh(gpu, what == What::All).await.and_then(|(observed, can)| value(&observed, &can))
 }
 
 /// Returns a reading, or the reason why there is none.
