@@ -136,6 +136,8 @@ impl Capabilities {
 pub enum Depth {
     /// Energy and power only, which is cheap enough for many reads per second.
     Quick,
+    /// Energy, power and power limits, including those whose calls the GPU refused recently: for writes of power limits.
+    Limits,
     /// All values, except those whose calls the GPU refused recently.
     Full,
     /// All values, including those whose calls the GPU refused recently: for writes and restores.
@@ -182,8 +184,9 @@ pub trait GpuDevice: Send {
     /// Returns the GPU's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Reads the GPU. [`Depth::Quick`] fills in energy and power only. `now` decides which refused calls are due for a
-    /// retry; [`Depth::Retry`] retries all of them.
+    /// Reads the GPU. [`Depth::Quick`] fills in energy and power only, [`Depth::Limits`] also the requested and the
+    /// enforced power limit. `now` decides which refused calls are due for a retry; [`Depth::Limits`] and
+    /// [`Depth::Retry`] retry all that they make.
     ///
     /// # Errors
     /// [`GpuError::Lost`] if the GPU is gone. As long as the GPU answers any call, each value that is unsupported or

@@ -263,16 +263,21 @@ impl Worker {
     /// including recently refused ones. Otherwise reads all values if a full read is due, else energy and power only.
     /// Reads `clock` after the driver's answer, so that the time fits the energy.
     pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
+        self.sample_to(if full { Depth::Retry } else { Depth::Quick }, clock);
+    }
+
+    /// Reads the GPU once to at least this depth, like [`Self::sample`].
+    fn sample_to(&mut self, least: Depth, clock: impl Fn() -> Now) {
         let now = clock();
-        if self.observation.fault.is_some() && !self.reopen(now, full) {
+        if self.observation.fault.is_some() && !self.reopen(now, least != Depth::Quick) {
             return;
         }
         let due = self.last_full.is_none_or(|last| now.monotonic.since(last) >= self.full_every);
         let resets = self.meter.resets();
-        let depth = match (full, due) {
-            (true, _) => Depth::Retry,
-            (false, true) => Depth::Full,
-            (false, false) => Depth::Quick,
+        let depth = match least {
+            Depth::Quick if due => Depth::Full,
+            Depth::Limits if due => Depth::Retry,
+            least => least,
         };
         self.read(depth, &clock);
         if self.meter.resets() > resets {
@@ -290,7 +295,7 @@ impl Worker {
         if *self.capabilities != *self.device.capabilities() {
             self.capabilities = Arc::new(self.device.capabilities().clone());
         }
-        if depth != Depth::Quick {
+        if matches!(depth, Depth::Full | Depth::Retry) {
             self.count_processes(clock());
             self.list_processes(clock());
         }
@@ -333,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// Writes, then reads everything back. If `expected` is given, a power limit is written only while the GPU still
+    /// Writes, then reads back: the limits after a write of a power limit, everything after any other. If `expected` is given, a power limit is written only while the GPU still
     /// has `expected`, since the caller's reading may be one sample old.
     pub(super) fn write(
         &mut self,
@@ -343,7 +348,7 @@ impl Worker {
     ) -> Result<(), GpuError> {
         let changed = match (write, expected) {
             (Write::PowerLimit(_), Some(expected)) => {
-                self.sample(&clock, true);
+                self.sample_to(Depth::Limits, &clock);
                 self.observation.reading.requested.filter(|current| !current.same_as(expected))
             }
             _ => None,
@@ -366,7 +371,8 @@ impl Worker {
         if let Err(error @ GpuError::Lost { .. }) = &result {
             self.fail(error.clone(), clock());
         }
-        self.sample(&clock, true);
+        let read_back = if matches!(write, Write::PowerLimit(_)) { Depth::Limits } else { Depth::Retry };
+        self.sample_to(read_back, &clock);
         let shown = self.observation.reading.requested;
         self.observation.last_write = Some(WriteOutcome { write, at: clock(), result: result.clone(), shown });
         result
@@ -393,9 +399,13 @@ impl Worker {
                 seen.limit_availability.observe(reading.requested.is_some(), now);
                 self.last_full = Some(now.monotonic);
             }
-            Depth::Quick => {
+            Depth::Quick | Depth::Limits => {
                 seen.reading.energy = reading.energy;
                 seen.reading.power = reading.power;
+                if depth == Depth::Limits {
+                    (seen.reading.requested, seen.reading.enforced) = (reading.requested, reading.enforced);
+                    seen.limit_availability.observe(reading.requested.is_some(), now);
+                }
             }
         }
         seen.at = Some(now);

@@ -68,6 +68,8 @@ impl GpuDevice for NvmlDevice {
             let requested = query.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             (reading.requested, can.limit) = split(requested);
             reading.enforced = query.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
+        }
+        if matches!(depth, Depth::Full | Depth::Retry) {
             // The wrapper (crate `nvml-wrapper`) reads throttle reasons and temperature only by their old NVML names.
             // CUDA 14 drops these names; both values are then absent until the wrapper is updated.
             reading.reasons = query

@@ -37,7 +37,7 @@ impl<'a> Query<'a> {
 
     /// Returns the last refusal of `call` if its retry is not due yet.
     fn refusal(&self, call: &str) -> Option<&GpuError> {
-        self.refusals.pending(call, self.now).filter(|_| self.depth != Depth::Retry)
+        self.refusals.pending(call, self.now).filter(|_| ![Depth::Limits, Depth::Retry].contains(&self.depth))
     }
 
     pub(super) fn ask<T>(
