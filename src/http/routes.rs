@@ -109,7 +109,6 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
-        .layer(from_fn(mark_reporters))
         .layer(from_fn_with_state(asked, check_access))
         .layer(from_fn_with_state(rates, rates::enforce))
         .layer(from_fn_with_state(guard, guard::enforce))
@@ -126,14 +125,21 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
         )
 }
 
-/// Refuses a request without the right that its route needs, and passes the sender on to the handlers.
+/// Routes of reports. Connections through which jobs or trials report are closed last, so that no job counts as dead
+/// because its report was lost.
+const REPORTS: [&str; 3] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress", "/report"];
+
+/// Refuses a request without the right that its route needs, and passes the sender on to the handlers. Marks connections
+/// through which jobs or trials report.
 async fn check_access(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let Some(seat) = request.extensions().get::<Seat>() else {
         return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection of the request is unknown")
             .into_response();
     };
     let asker = shared.access.identify(seat, request.headers());
-    let need = request.extensions().get::<MatchedPath>().map(|route| need_of(request.method(), route.as_str()));
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let reporter = route.filter(|route| REPORTS.contains(route)).map(|_| seat.clone());
+    let need = route.map(|route| need_of(request.method(), route));
     if let Err(problem) = need.map_or(Ok(()), |need| shared.access.check(need, &asker)) {
         if need > Some(Need::Read) {
             shared.audit_refusal(&asker, request.method(), request.uri().path());
@@ -141,7 +147,11 @@ async fn check_access(State(shared): State<Shared>, mut request: Request, next: 
         return if bso::owns(request.uri().path()) { bso::refuse(problem) } else { problem.into_response() };
     }
     request.extensions_mut().insert(asker);
-    next.run(request).await
+    let response = next.run(request).await;
+    if let Some(seat) = reporter.filter(|_| response.status().is_success()) {
+        seat.reported();
+    }
+    response
 }
 
 async fn unknown(uri: Uri) -> Response {
@@ -164,20 +174,6 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("a request was answered with 500: its handler panicked");
     let detail = "an internal error occurred, which is in the daemon's log; power limits are unaffected";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-}
-
-/// Marks connections through which jobs or trials report. They are closed last, so that no job counts as dead because
-/// its report was lost.
-async fn mark_reporters(request: Request, next: Next) -> Response {
-    const REPORTS: [&str; 3] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress", "/report"];
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let reports = route.is_some_and(|route| REPORTS.contains(&route));
-    let seat = request.extensions().get::<Seat>().filter(|_| reports).cloned();
-    let response = next.run(request).await;
-    if let Some(seat) = seat.filter(|_| response.status().is_success()) {
-        seat.reported();
-    }
-    response
 }
 
 async fn add_headers(request: Request, next: Next) -> Response {

@@ -31,7 +31,7 @@ use super::refusals::Refusals;
 use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
-use super::shared::{Ready, Shared};
+use super::shared::{Ready, Shared, SharedState};
 use super::socket::{self, Socket, SocketRights};
 use super::tls::{self, MaybeTls};
 use super::zeusd::{ZeusSettings, Zeusd};
@@ -130,7 +130,7 @@ impl Server {
         let Self { tcp, tls, unix, access, handle, ready, timeout, body_limit } = self;
         let zeusd = Zeusd::new(zeus, devices, handle.clone(), timeout, cancel.clone());
         let live = Live::until(cancel.clone());
-        let shared = Shared {
+        let shared = Shared::from(SharedState {
             handle,
             recurring,
             ready,
@@ -140,7 +140,7 @@ impl Server {
             refusals: Refusals::default(),
             timeout,
             body_limit,
-        };
+        });
         let status = || {
             let shared = shared.clone();
             async move { shared.status().await }

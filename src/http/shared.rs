@@ -1,5 +1,6 @@
 //! The state that all handlers share, and access to the controller.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,9 +35,12 @@ impl Ready {
     }
 }
 
-/// The state that all handlers share.
+/// The state that all handlers share. Clones are cheap: each layer and handler makes one for each request.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct Shared(Arc<SharedState>);
+
+/// What [`Shared`] gives access to.
+pub(super) struct SharedState {
     pub(super) handle: Handle,
     pub(super) recurring: Recurring,
     pub(super) ready: Ready,
@@ -46,6 +50,20 @@ pub(super) struct Shared {
     pub(super) refusals: Refusals,
     pub(super) timeout: Duration,
     pub(super) body_limit: usize,
+}
+
+impl Deref for Shared {
+    type Target = SharedState;
+
+    fn deref(&self) -> &SharedState {
+        &self.0
+    }
+}
+
+impl From<SharedState> for Shared {
+    fn from(state: SharedState) -> Self {
+        Self(Arc::new(state))
+    }
 }
 
 impl Shared {

@@ -18,17 +18,19 @@ mod streams;
 pub use settings::{ApiGroup, ZeusSettings};
 pub(super) use state::Zeusd;
 
-use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use axum::{Extension, Json, Router};
+use axum::{Json, Router};
 use serde::Serialize;
 
 use self::answer::Refusal;
 use self::gpus::PowerAnswer;
 use self::query::{Parameter, Query};
 use super::access::{Access, Asker, Claims};
+use super::error::Problem;
 use super::guard::check_listener;
 use super::shared::Shared;
 use crate::controller::{Claim, Setting};
@@ -47,13 +49,13 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 /// Answers a request, with the checks in the order of Zeus's daemon.
-async fn answer(
-    State(shared): State<Shared>,
-    Extension(asker): Extension<Asker>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
+async fn answer(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    // Taken apart instead of extracted, which would clone each part.
+    let (Parts { method, uri, headers, extensions, .. }, _) = request.into_parts();
+    let Some(asker) = extensions.get::<Asker>() else {
+        let unknown = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the sender of the request is unknown");
+        return Ok(unknown.into_response());
+    };
     let (zeusd, path, query) = (&shared.zeusd, uri.path(), uri.query().unwrap_or_default());
     if let Some(group) = ApiGroup::of(path).filter(|group| !zeusd.settings.enable.contains(group)) {
         let name = group.as_str();
@@ -61,13 +63,13 @@ async fn answer(
     }
     let is_open = ["/discover", "/time"].contains(&path);
     if path.starts_with("/auth/") {
-        return whoami(&shared, &asker, &method, path);
+        return whoami(&shared, asker, &method, path);
     }
     if !is_open {
         let group = ApiGroup::of(path);
-        if let Err(refusal) = rights::check(&shared.access, &asker, group) {
+        if let Err(refusal) = rights::check(&shared.access, asker, group) {
             if group == Some(ApiGroup::GpuControl) {
-                shared.audit_refusal(&asker, &method, path);
+                shared.audit_refusal(asker, &method, path);
             }
             return Err(refusal);
         }
@@ -75,12 +77,12 @@ async fn answer(
     if path.ends_with("/stream_power")
         && let Err(refusal) = check_listener(&headers)
     {
-        return Ok(super::error::Problem::from(refusal).into_response());
+        return Ok(Problem::from(refusal).into_response());
     }
     match method {
-        Method::GET if path == "/discover" => Ok(Json(zeusd.discover(&shared.access, &asker).await).into_response()),
+        Method::GET if path == "/discover" => Ok(Json(zeusd.discover(&shared.access, asker).await).into_response()),
         Method::GET => zeusd.read(path, query).await,
-        Method::POST => zeusd.write(path, query, &asker).await.map(|()| StatusCode::OK.into_response()),
+        Method::POST => zeusd.write(path, query, asker).await.map(|()| StatusCode::OK.into_response()),
         _ => Err(Refusal::NoRoute),
     }
 }
