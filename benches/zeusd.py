@@ -6,7 +6,7 @@
     benches/zeusd.py WATTUNE LIBRARY /tmp/zeusd/bin/zeusd [SECONDS [ROUNDS]]     # 5 5
 
 Both run at the same time with directories of their own, and are loaded in turns, so that the noise of a shared machine
-reaches both; figures are medians over the rounds. Needs `wrk`, and root, as zeusd does for control. The limits
+reaches both; figures are medians over the rounds. Both log warnings only. Needs `wrk`, and root, as zeusd does for control. The limits
 alternate, so that each request changes one.
 """
 
@@ -113,7 +113,7 @@ def main(wattune, library, zeusd, seconds=5, rounds=5):
         script = folder / "alternate.lua"
         script.write_text(SCRIPT)
         config = folder / "wattune.toml"
-        config.write_text("[http]\nloopback_control = true\n[discovery]\nenabled = false\n")
+        config.write_text('[log]\nlevel = "warn"\n[http]\nloopback_control = true\n[discovery]\nenabled = false\n')
         servers = [
             Server("wattune", folder, library, [wattune, "serve", "--config", config, "--gpus", "nvml", "--nvml-library",
                    library, "--state-dir", "{driver}/state-dir", "--listen", "{address}"]),
