@@ -16,11 +16,11 @@ use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
 
 const LIMIT: &str = "/v1/gpus/0/power-limit";
 /// Two users of this machine, neither of whom needs a name.
-const ADA: u32 = 47_110;
-const BOB: u32 = 47_111;
+pub(crate) const ADA: u32 = 47_110;
+pub(crate) const BOB: u32 = 47_111;
 
 /// Writes a key that only this user can read.
-fn key(path: &Path, byte: u8) -> PathBuf {
+pub(crate) fn key(path: &Path, byte: u8) -> PathBuf {
     fs::write(path, [byte; 48]).expect("written");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("changed");
     path.to_owned()
@@ -32,7 +32,7 @@ pub(crate) fn token(key: &Path, scopes: &[Scope], exp: Option<u64>) -> String {
 }
 
 /// Starts a daemon over one GPU with a socket, and with these settings of the API.
-async fn start(driver: &FakeDriver, state: &Path, http: &str) -> Daemon {
+pub(crate) async fn start(driver: &FakeDriver, state: &Path, http: &str) -> Daemon {
     let settings = format!("{}[discovery]\nenabled = false\n[http]\n{http}\n", Daemon::QUICK);
     let mut command = Daemon::command_set(driver, state, &settings);
     command.arg("--socket").arg(state.join("wattune.sock"));
@@ -46,7 +46,7 @@ async fn start(driver: &FakeDriver, state: &Path, http: &str) -> Daemon {
 }
 
 /// Sends a request as a user over TCP, and returns the status and the body.
-fn request(user: u32, daemon: &Daemon, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) fn request(user: u32, daemon: &Daemon, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let script = "import http.client, sys\n\
         address, method, path, body = sys.argv[1:]\n\
         connection = http.client.HTTPConnection(address, timeout=60)\n\
@@ -67,7 +67,7 @@ fn request(user: u32, daemon: &Daemon, method: &str, path: &str, body: &Value) -
 
 /// Returns whether this process can act as other users.
 #[expect(clippy::print_stdout, reason = "a test that skips says so")]
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let is_root = wattune::files::user() == 0;
     if !is_root {
         println!("skipped: only root can act as other users");
@@ -75,7 +75,13 @@ fn is_root() -> bool {
     is_root
 }
 
-async fn send(daemon: &Daemon, method: &str, path: &str, body: Option<&Value>, authorization: &str) -> (u16, String) {
+pub(crate) async fn send(
+    daemon: &Daemon,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+    authorization: &str,
+) -> (u16, String) {
     let url = format!("{}{path}", daemon.base());
     let mut request = daemon.client().request(method.parse().expect("a method"), url);
     if !authorization.is_empty() {
@@ -258,47 +264,6 @@ async fn jobs_belong_to_the_user_who_registers_them() {
     let (_, view) = request(ADA, &daemon, "POST", "/v1/jobs", &job);
     let path = format!("/v1/jobs/{}", view["job_id"].as_str().expect("an id"));
     assert_eq!(request(BOB, &daemon, "DELETE", &path, &none).0, 200);
-}
-
-#[tokio::test]
-async fn recurring_jobs_are_shared_by_those_who_register_them() {
-    if !is_root() {
-        return;
-    }
-    let driver = FakeDriver::new(&[json!({})]);
-    let state = tempfile::tempdir().expect("a directory");
-    let daemon = start(&driver, state.path(), "loopback_control = false").await;
-    let none = Value::Null;
-    let spec = json!({"batch_sizes": [8, 16], "default_batch_size": 8, "max_epochs": 9, "target_metric": 0.6, "max_power_w": 300});
-    let of_zeus = json!({
-        "max_power": 1000, "number_of_gpus": 1, "gpu_model": "A40", "job_id": "z", "job_id_prefix": "z", "batch_sizes": [8, 16],
-        "default_batch_size": 8,
-    });
-    let begin = json!({});
-    let table = [
-        ("/v1/recurring/r", "PUT", "/v1/recurring/r", &spec, "POST", "/v1/recurring/r/trials", &begin),
-        ("/jobs?job_id=z", "POST", "/jobs", &of_zeus, "GET", "/jobs/batch_size?job_id=z", &none),
-    ];
-    for (job, method, registration, spec, verb, trials, body) in table {
-        assert_eq!(request(ADA, &daemon, method, registration, spec).0, 201);
-        assert!(request(ADA, &daemon, verb, trials, body).0 < 300);
-        let (status, refusal) = request(BOB, &daemon, verb, trials, body);
-        assert!(status == 403 && refusal.to_string().contains(&format!("belongs to user {ADA}")), "{refusal}");
-        let report = json!({"job_id": "z", "batch_size": 8, "trial_number": 1, "time": 1, "energy": 1, "metric": 0, "current_epoch": 1});
-        let (path, report) = match job {
-            "/v1/recurring/r" => {
-                ("/v1/recurring/r/trials/1/progress", json!({"epochs": 1, "energy_j": 1, "time_s": 1}))
-            }
-            _ => ("/report", report),
-        };
-        assert_eq!(request(BOB, &daemon, "POST", path, &report).0, 403);
-        // Who registers the same job takes part.
-        assert_eq!(request(BOB, &daemon, method, registration, spec).0, 200);
-        assert!(request(BOB, &daemon, verb, trials, body).0 < 300);
-        assert_eq!(request(BOB, &daemon, "POST", path, &report).0, 200);
-        assert_eq!(request(BOB, &daemon, "DELETE", job, &none).0, 403, "only an owner deletes");
-        assert_eq!(request(ADA, &daemon, "DELETE", job, &none).0, 200);
-    }
 }
 
 #[tokio::test]

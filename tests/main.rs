@@ -50,6 +50,7 @@ mod report;
 mod report_http;
 mod report_verify;
 mod restoring;
+mod rights;
 mod run;
 mod run_real;
 mod run_waits;

@@ -32,6 +32,14 @@ pub enum ControlError {
     /// The request is not permitted, or not possible on this machine.
     #[error("{0}")]
     Forbidden(String),
+    /// The caller may not use a field of the request as given.
+    #[error("{field}: {why}")]
+    NotPermitted {
+        /// Name of the field in the API.
+        field: &'static str,
+        /// Reason, and what is permitted.
+        why: String,
+    },
     /// The journal of original limits cannot be written, so no limit may be set. Nothing was changed.
     #[error("power limits cannot be changed: {0}; the original limit could not be restored")]
     Journal(String),

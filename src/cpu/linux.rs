@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::forest::Forest;
 use super::powercap::Powercap;
+use super::rights::{self, ProcessUser};
 use super::slurm::SlurmScan;
 use super::usage::{self, TICK_US};
 use super::{CpuSource, JobUsage, Node, Settings, Usage, Zones};
@@ -157,6 +158,21 @@ impl Node for LinuxNode {
             }
             ProcessSelector::SlurmJob(number) => Ok(Processes::SlurmJob(*number)),
         }
+    }
+
+    fn check_user(&self, processes: &Processes, user: u32) -> Result<(), String> {
+        let proc = &self.proc;
+        match processes {
+            Processes::Pids(all) | Processes::Found(all) => {
+                rights::check_pids(proc, all.iter().map(|process| process.pid), user)
+            }
+            Processes::Cgroup(path) => rights::check_group(proc, &usage::group_dir(&self.cgroups, path), path, user),
+            Processes::SlurmJob(number) => rights::check_slurm_job(proc, *number, user),
+        }
+    }
+
+    fn users(&self, pids: &[u32]) -> Vec<ProcessUser> {
+        pids.iter().filter_map(|pid| rights::user_of(&self.proc, *pid)).collect()
     }
 
     fn follow(&mut self, job: &JobId, processes: &Processes) {

@@ -10,6 +10,7 @@
 mod forest;
 pub mod linux;
 mod powercap;
+mod rights;
 pub mod simulated;
 mod slurm;
 #[cfg(test)]
@@ -159,6 +160,8 @@ pub fn slurm_step_daemon(proc: &Path, pid: u32) -> Option<u32> {
     slurm::step_daemon(proc, pid)
 }
 
+pub use rights::ProcessUser;
+
 /// The CPUs of a machine, with access to energy and CPU time. Calls may block for as long as the kernel blocks.
 pub trait Node: Send {
     /// Returns the source of the energy readings.
@@ -177,6 +180,19 @@ pub trait Node: Send {
 
     /// Checks that the processes or the control group that a job named exist, and returns them.
     fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
+
+    /// Checks that processes are those of a user. A node whose processes have no users accepts all.
+    ///
+    /// # Errors
+    /// The reason why they are not, in words that follow a field's name.
+    fn check_user(&self, _processes: &Processes, _user: u32) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Returns the user of each process; those of which no user is known are left out.
+    fn users(&self, _pids: &[u32]) -> Vec<ProcessUser> {
+        Vec::new()
+    }
 
     /// Starts to count a job's CPU time (to follow the job); earlier use by the job's processes does not count.
     fn follow(&mut self, job: &JobId, processes: &Processes);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{CpuSource, Node, Usage, ZoneReading};
+use super::{CpuSource, Node, ProcessUser, Usage, ZoneReading};
 use crate::clock::Clock;
 use crate::gpu::thread::Sampling;
 use wattune_core::domain::{DeviceId, InvalidJob, JobId, Process, ProcessSelector, Processes};
@@ -155,6 +155,19 @@ impl CpuHandle {
     /// async tasks.
     pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         lock(&self.worker).node.resolve(claim)
+    }
+
+    /// Checks that processes are those of a user, as [`Node::check_user`]. Blocks: not for async tasks.
+    ///
+    /// # Errors
+    /// The reason why they are not.
+    pub fn check_user(&self, processes: &Processes, user: u32) -> Result<(), String> {
+        lock(&self.worker).node.check_user(processes, user)
+    }
+
+    /// Returns the users of processes, as [`Node::users`]. Blocks: not for async tasks.
+    pub fn users(&self, pids: &[u32]) -> Vec<ProcessUser> {
+        lock(&self.worker).node.users(pids)
     }
 
     /// Counts a job's CPU time from now on. Blocks the calling thread: not for async tasks.

@@ -116,6 +116,9 @@ impl From<ControlError> for Problem {
             ControlError::KeyTaken(why) => Self::new(StatusCode::CONFLICT, why).of_field("key"),
             ControlError::TooMany(why) => Self::new(StatusCode::TOO_MANY_REQUESTS, why),
             ControlError::Forbidden(why) => Self::new(StatusCode::FORBIDDEN, why),
+            ControlError::NotPermitted { field, .. } => {
+                Self::new(StatusCode::FORBIDDEN, error.to_string()).of_field(field)
+            }
             ControlError::Journal(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             ControlError::Store(cause) => cause.into(),
         }
@@ -159,6 +162,7 @@ impl From<Refused> for Problem {
             Refused::Ended { field, .. } => Self::new(StatusCode::CONFLICT, detail).of_field(field),
             Refused::NoneConverges(_) | Refused::TooMany => Self::new(StatusCode::CONFLICT, detail),
             Refused::Contradiction { field, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail).of_field(field),
+            Refused::KeyOfOthers { .. } => Self::new(StatusCode::CONFLICT, detail).of_field("key"),
             Refused::Taken { .. } => Self::new(StatusCode::CONFLICT, detail).of_field("job_id"),
         }
     }

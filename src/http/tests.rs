@@ -342,7 +342,7 @@ async fn running_trials_get_new_leases_before_the_first_answer() {
     let name = wattune_core::domain::JobName::new("nightly").expect("a name");
     let spec = r#"{"batch_sizes":[8],"default_batch_size":8,"max_epochs":9,"target_metric":0.6,"max_power_w":300}"#;
     recurring.put(name.clone(), serde_json::from_str(spec).expect("valid"), Default::default()).await.expect("made");
-    recurring.begin(&name, None).await.expect("begun");
+    recurring.begin(&name, None, Default::default()).await.expect("begun");
     let silent = move |job: &mut wattune_core::bandit::Job| job.runs[0].lease_until = ago;
     store.change_recurring(&name, Default::default(), silent).await.expect("written");
     let listed = recurring.list("", 9).await.expect("read");

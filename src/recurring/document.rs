@@ -309,6 +309,7 @@ impl TrialDocument {
             begun_at: self.begun_at,
             lease_until: self.lease_until,
             reason: self.reason,
+            owners: Owners::default(),
         })
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
 use wattune_core::bandit::{self, Ending, GpuSet, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
-use wattune_core::domain::{JobId, JobName, Owners, ProfileKey};
+use wattune_core::domain::{Actor, JobId, JobName, Owners, ProfileKey};
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use settings::Settings;
@@ -110,20 +110,51 @@ impl Recurring {
         Ok(())
     }
 
-    /// Checks that a caller with these identities may change a recurring job. A job that does not exist passes.
+    /// Checks that a caller may change a recurring job. A job that does not exist passes.
     ///
     /// # Errors
     /// If the caller is neither an owner nor, unless `as_owner`, a member of the job.
-    pub async fn check_users(&self, name: &JobName, by: &Owners, as_owner: bool) -> Result<(), RecurringError> {
+    pub async fn check_users(&self, name: &JobName, by: &Actor, as_owner: bool) -> Result<(), RecurringError> {
+        if by.has_control {
+            return Ok(());
+        }
         let Some((owners, members)) = self.store.users_of_recurring(name).await? else { return Ok(()) };
-        if owners.overlap(by) || (!as_owner && members.overlap(by)) {
+        if by.may_change(&owners) || (!as_owner && by.may_change(&members)) {
             return Ok(());
         }
         let what = if as_owner { "deletes it" } else { "has trials of it" };
         Err(RecurringError::Forbidden(format!(
-            "recurring job {:?} belongs to {owners}, and this request comes from {by}: only an owner {what}{}",
+            "recurring job {:?} belongs to {owners}, and this request comes from {}: only an owner {what}{}",
             name.as_str(),
+            by.owners,
             if as_owner { "" } else { ", or a user who has registered it with the same specification" }
+        )))
+    }
+
+    /// Checks that a caller may report for a trial and end it. A trial that does not exist passes, unless the job is one of
+    /// others.
+    ///
+    /// # Errors
+    /// If the caller did not begin the trial. A trial without a known owner belongs to the owners of its recurring job.
+    pub async fn check_trial(&self, name: &JobName, number: u32, by: &Actor) -> Result<(), RecurringError> {
+        if by.has_control {
+            return Ok(());
+        }
+        let Some((of_job, members, own)) = self.store.users_of_trial(name, number).await? else {
+            return self.check_users(name, by, false).await;
+        };
+        let owners = if own.is_empty() { &of_job } else { &own };
+        if by.may_change(owners) {
+            return Ok(());
+        }
+        if !by.may_change(&of_job) && !by.may_change(&members) {
+            return self.check_users(name, by, false).await;
+        }
+        Err(RecurringError::Forbidden(format!(
+            "trial {number} of recurring job {:?} belongs to {owners}, and this request comes from {}: only who began a trial \
+             reports for it and ends it",
+            name.as_str(),
+            by.owners
         )))
     }
 
@@ -196,15 +227,32 @@ impl Recurring {
         Ok((&was).into())
     }
 
-    /// Begins a trial and returns it with true; if a trial with this `key` exists, returns that trial with false.
+    /// Begins a trial that belongs to `by` and returns it with true; if a trial with this `key` exists, returns that trial
+    /// with false.
     ///
     /// # Errors
     ///
-    /// If the job does not exist, no batch size is left, or the key's trial was lost or withdrawn.
-    pub async fn begin(&self, name: &JobName, key: Option<String>) -> Result<(TrialView, bool), RecurringError> {
+    /// If the job does not exist, no batch size is left, or the key's trial was lost, withdrawn, or begun by others.
+    pub async fn begin(
+        &self,
+        name: &JobName,
+        key: Option<String>,
+        by: Actor,
+    ) -> Result<(TrialView, bool), RecurringError> {
         let now = self.now();
         let full_runs = FullRuns { key: key.clone(), ..FullRuns::default() };
-        let (begun, stored) = self.change(name, full_runs, move |job| job.begin(key.as_deref(), now)).await?;
+        let begin = move |job: &mut Job| {
+            let known = job.runs.iter().find(|run| key.is_some() && run.key == key);
+            if let Some(of_others) = known.filter(|run| !run.owners.is_empty() && !by.may_change(&run.owners)) {
+                return Err(Refused::KeyOfOthers { number: of_others.trial.number });
+            }
+            let begun = job.begin(key.as_deref(), now)?;
+            if !begun.again {
+                job.assign(begun.number, by.owners);
+            }
+            Ok(begun)
+        };
+        let (begun, stored) = self.change(name, full_runs, begin).await?;
         Ok((self.with_hint(&stored, begun.number).await?, !begun.again))
     }
 
@@ -279,8 +327,12 @@ impl Recurring {
         let mut stored = StoredRecurring { owners: by, ..document.read(name)? };
         // Leases are shortened to that of a trial that begins now: the document may hold longer ones.
         let latest = self.now() + stored.job.terms.lease.to_delta();
-        let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());
-        running.for_each(|run| run.lease_until = run.lease_until.min(latest));
+        for run in &mut stored.job.runs {
+            run.owners = stored.owners.clone();
+            if run.trial.is_running() {
+                run.lease_until = run.lease_until.min(latest);
+            }
+        }
         if self.create(&stored).await? {
             return Ok((&stored).into());
         }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::{FullRuns, Recurring, RecurringError, one};
 use crate::store::{StoreError, StoredRecurring};
 use wattune_core::bandit::{Job, ZeusRefused, ZeusReport, ZeusSpec, ZeusVerdict};
-use wattune_core::domain::{JobName, Owners};
+use wattune_core::domain::{Actor, JobName, Owners};
 
 /// Result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +59,14 @@ impl Recurring {
         Ok(ZeusRegistration::Same)
     }
 
-    /// Checks that a caller with these identities may change the job of a Zeus client, as [`Self::check_users`].
-    pub async fn check_users_for_zeus(&self, job_id: &str, by: &Owners, as_owner: bool) -> Result<(), ZeusError> {
+    /// Checks that a caller may change the job of a Zeus client, as [`Self::check_users`].
+    pub async fn check_users_for_zeus(&self, job_id: &str, by: &Actor, as_owner: bool) -> Result<(), ZeusError> {
         Ok(self.check_users(&name_of(job_id), by, as_owner).await?)
+    }
+
+    /// Checks that a caller may report for a trial of a Zeus client and end it, as [`Self::check_trial`].
+    pub async fn check_trial_for_zeus(&self, job_id: &str, number: u32, by: &Actor) -> Result<(), ZeusError> {
+        Ok(self.check_trial(&name_of(job_id), number, by).await?)
     }
 
     /// Returns true if a Zeus client has registered the job.
@@ -81,11 +86,15 @@ impl Recurring {
         Ok(was_there)
     }
 
-    /// Begins a trial; returns its number and its batch size.
-    pub async fn begin_for_zeus(&self, job_id: &str) -> Result<(u32, u64), ZeusError> {
+    /// Begins a trial that belongs to `by`; returns its number and its batch size.
+    pub async fn begin_for_zeus(&self, job_id: &str, by: Owners) -> Result<(u32, u64), ZeusError> {
         let now = self.now();
-        let (number, draw) =
-            self.change_for_zeus(job_id, FullRuns::default(), move |job| job.begin_for_zeus(now)).await?;
+        let begin = move |job: &mut Job| {
+            let begun = job.begin_for_zeus(now)?;
+            job.assign(begun.0, by);
+            Ok(begun)
+        };
+        let (number, draw) = self.change_for_zeus(job_id, FullRuns::default(), begin).await?;
         // In the words of Zeus's server, whose log its tests read.
         if !draw.new_arms.is_empty() {
             tracing::info!("Thompson sampling of {job_id:?} with arms {:?}", draw.new_arms);

@@ -50,6 +50,7 @@ const MIGRATIONS: &[Migration] = migrations![
     15 "0015_presence.sql",
     16 "0016_audit.sql",
     17 "0017_owners.sql",
+    18 "0018_trial_owners.sql",
 ];
 
 pub(super) const fn latest() -> i64 {

@@ -152,6 +152,26 @@ impl Store {
         self.recurring.read(read).await
     }
 
+    /// Returns the owners of a recurring job, its members, and the owners of one of its trials; `None` if there is no such
+    /// trial.
+    pub async fn users_of_trial(
+        &self,
+        name: &JobName,
+        number: u32,
+    ) -> Result<Option<(Owners, Owners, Owners)>, StoreError> {
+        let name = name.clone();
+        let sql = "SELECT j.owners, j.members, t.owners FROM recurring_jobs j \
+                   JOIN recurring_trials t ON t.job = j.id WHERE j.name = ?1 AND t.number = ?2";
+        let read = move |db: &mut Connection| {
+            let mut statement = db.prepare_cached(sql)?;
+            let mut found = statement.query(params![name.as_str(), number])?;
+            let Some(row) = found.next()? else { return Ok(None) };
+            let users = |column| rows::from_json("recurring job", rows::text(row, column)?);
+            Ok(Some((users(0)?, users(1)?, users(2)?)))
+        };
+        self.recurring.read(read).await
+    }
+
     /// Replaces the members of the recurring job of this name.
     pub async fn set_recurring_members(&self, name: &JobName, members: &Owners) -> Result<(), StoreError> {
         let (name, members) = (name.clone(), rows::json(members)?);

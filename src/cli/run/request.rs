@@ -161,7 +161,7 @@ impl Registration {
         match (status, field) {
             (400 | 404 | 422, Some(field)) if field.starts_with("gpus") => self.gives_gpus,
             (400 | 422, Some("pids" | "replaces" | "slurm_job_id")) => false,
-            (400 | 422, _) => true,
+            (400 | 422, _) | (403, Some("priority")) => true,
             (404, None) => self.gives_gpus,
             _ => false,
         }

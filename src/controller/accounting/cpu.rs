@@ -10,8 +10,8 @@ use super::zones::OpenZone;
 use crate::controller::error::ControlError;
 use crate::controller::node::Node;
 use crate::controller::view::{CpuView, CpuZoneKind, CpuZoneView, ProcessesView};
-use crate::cpu::CpuSource;
 use crate::cpu::watch::{CpuHandle, ZoneState};
+use crate::cpu::{CpuSource, ProcessUser};
 use crate::store::{Checkpoint, OpenIntervalRecord};
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole_millijoules};
@@ -198,6 +198,33 @@ impl Accounting {
             }
         }
         Ok(Some(processes))
+    }
+
+    /// Checks that processes are those of a user.
+    ///
+    /// # Errors
+    /// If they are not, with the reason and the field of the request that names them.
+    pub(crate) async fn check_user(
+        &self,
+        node: &Node<'_>,
+        processes: &Processes,
+        user: u32,
+    ) -> Result<(), (&'static str, String)> {
+        let field = match processes {
+            Processes::Cgroup(_) => "cgroup",
+            Processes::SlurmJob(_) => "slurm_job_id",
+            Processes::Pids(_) | Processes::Found(_) => "pids",
+        };
+        let Some(handle) = self.cpu.handle.clone() else { return Ok(()) };
+        let processes = processes.clone();
+        let checked = self.off_thread(node, move || handle.check_user(&processes, user)).await;
+        checked.unwrap_or_else(|| Err("their users could not be read in time".into())).map_err(|why| (field, why))
+    }
+
+    /// Returns the users of processes, as far as they are known.
+    pub(crate) async fn users_of(&self, node: &Node<'_>, pids: Vec<u32>) -> Vec<ProcessUser> {
+        let Some(handle) = self.cpu.handle.clone() else { return Vec::new() };
+        self.off_thread(node, move || handle.users(&pids)).await.unwrap_or_default()
     }
 
     /// Begins to count a job's CPU time. Energy used up to now is attributed without the job's CPU time.

@@ -86,7 +86,6 @@ impl FoundJobs {
         let scout = self.scout.as_ref()?;
         let mut listed = Listed::new();
         for gpu in gpus.iter() {
-            gpu.handle.list_processes(true);
             let answer = gpu.observed.processes.as_ref().filter(|_| gpu.observed.fault.is_none());
             if let Some((_, pids)) = answer {
                 listed.insert(gpu.id().clone(), (gpu.handle.identity().index, pids.clone()));

@@ -12,7 +12,8 @@ use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::presence_entries::{PresenceChange, PresenceKind};
 
 impl Controller {
-    /// Begins a held or suspended job: it takes its GPUs, and controls them unless another job does. Changes nothing if
+    /// Begins a held or suspended job: it takes its GPUs, and controls them unless another job does or only other users'
+    /// processes run there. Changes nothing if
     /// the job is on its GPUs already.
     ///
     /// # Errors
@@ -36,7 +37,9 @@ impl Controller {
         if job.is_absent() {
             let is_first = job.is_held();
             let owned = |gpu| self.gpus.get(gpu).is_some_and(|gpu| gpu.owner.is_some());
-            let is_guest = job.spec.control && job.spec.gpus.iter().any(owned);
+            let (controls, gpus) = (job.spec.control, job.spec.gpus.clone());
+            let is_owned = controls && gpus.iter().any(owned);
+            let is_guest = is_owned || (controls && self.gpu_of_others(&gpus, &by).await.is_some());
             let now = self.clock.now();
             self.split_reserved(id);
             let Some(mut job) = self.jobs.remove(id) else { return Err(self.snapshot().no_such_job(id).await) };

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use wattune_core::domain::{Owner, Owners, Process};
+use wattune_core::domain::{Actor, Owner, Owners, Process};
+
+/// Number of the user root, who could become any user.
+pub(super) const ROOT: u32 = 0;
 
 /// Caller of a request, as the ledger and the log state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,24 @@ impl Caller {
             Self::Local => true,
             Self::Client(client) | Self::Zeus(client) => client.has_control,
         }
+    }
+
+    /// Returns the number of the caller's user; `None` if it is unknown.
+    pub fn user(&self) -> Option<u32> {
+        match self {
+            Self::Local => None,
+            Self::Client(client) | Self::Zeus(client) => client.user,
+        }
+    }
+
+    /// Returns true if the processes and GPUs of others are open to the caller: with control, and for root.
+    pub(super) fn may_use_all(&self) -> bool {
+        self.has_control() || self.user() == Some(ROOT)
+    }
+
+    /// Returns the caller as far as ownership matters.
+    pub fn actor(&self) -> Actor {
+        Actor { owners: self.owners(), has_control: self.has_control() }
     }
 
     /// Returns true if the caller may change a job of these owners.

@@ -17,6 +17,8 @@ impl Controller {
     pub(crate) async fn discover(&mut self) {
         let now = self.now();
         self.jobs.write_mapping(&self.gpus);
+        // Also without the discovery, the users of these processes decide who may control the GPU.
+        self.gpus.iter().for_each(|gpu| gpu.handle.list_processes(true));
         let Some((listed, sightings)) = self.jobs.found_jobs().observe(&self.gpus) else { return };
         let owners = self.accounting.process_owners().clone();
         let (steps, alive) = self.jobs.judge(now.monotonic, |jobs| Scene {

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::caller::Caller;
 use super::end::LAPSED;
-use super::owners::owners_of;
+use super::owners::{check_priority, owners_of};
 use crate::controller::gpus::GpuRef;
 use crate::controller::jobs::Job;
 use crate::controller::view::JobView;
@@ -127,9 +127,11 @@ impl Controller {
     /// If a GPU does not exist, if another job controls one of the GPUs that this job is to control, if
     /// [`JobSpec::check`] refuses the job, if the job's processes are not found or its price weight has no source of
     /// prices, or if as many jobs are registered as the settings allow, or if there is no open job to replace, or the
-    /// caller may not replace it or register a job for another user. Then nothing changes.
+    /// caller may not replace it, register a job for another user, name its processes or control its GPUs. Then nothing
+    /// changes.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
         let mut owners = owners_of(&new.by, new.user)?;
+        check_priority(&new.by, new.priority)?;
         if let Some(other) = new.replaces.as_ref() {
             if !self.jobs.contains(other) {
                 return Err(self.snapshot().no_such_job(other).await);
@@ -178,6 +180,10 @@ impl Controller {
             self.refuse_too_many(&spec)?;
         }
         spec.processes = self.accounting.find_processes(&node!(self), new.processes, new.replaces.as_ref()).await?;
+        self.check_processes(spec.processes.as_ref(), &new.by).await?;
+        if !is_held {
+            self.check_gpus(&spec, &new.by).await?;
+        }
         let joins = self.joined_by(&spec.gpus, spec.processes.as_ref());
         if let Some(joins) = joins.filter(|_| spec.tags.len() < JobSpec::MOST_TAGS) {
             spec.tags.entry("joins".to_owned()).or_insert(joins);

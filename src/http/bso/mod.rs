@@ -130,10 +130,15 @@ async fn register(State(shared): State<Shared>, By(by): By, Body(spec): Body<Job
 
 /// Checks that the caller may change a job: as an owner, or at least as a user who has registered it.
 async fn check_users(shared: &Shared, id: &str, by: &Caller, as_owner: bool) -> Result<(), Refusal> {
-    if by.has_control() {
-        return Ok(());
+    within(shared, shared.recurring.check_users_for_zeus(id, &by.actor(), as_owner)).await
+}
+
+/// Checks that the caller may report for a trial and end it, or without a valid number that the caller has trials.
+async fn check_trial(shared: &Shared, id: &str, number: Option<u32>, by: &Caller) -> Result<(), Refusal> {
+    match number {
+        Some(number) => within(shared, shared.recurring.check_trial_for_zeus(id, number, &by.actor())).await,
+        None => check_users(shared, id, by, false).await,
     }
-    within(shared, shared.recurring.check_users_for_zeus(id, &by.owners(), as_owner)).await
 }
 
 async fn delete(State(shared): State<Shared>, By(by): By, JobParam(id): JobParam) -> Result<Json<()>, Refusal> {
@@ -165,7 +170,8 @@ async fn next(
             (StatusCode::INTERNAL_SERVER_ERROR, why.to_owned())
         }
     };
-    let begun = within(&shared, async { Ok::<_, Infallible>(shared.recurring.begin_for_zeus(&id).await) }).await?;
+    let begun =
+        within(&shared, async { Ok::<_, Infallible>(shared.recurring.begin_for_zeus(&id, by.owners()).await) }).await?;
     let (number, batch_size) = begun.map_err(|error| match error {
         ZeusError::UnknownJob => {
             Refusal::message(StatusCode::BAD_REQUEST, format!("Unknown job({id}). Please register the job first"))
@@ -190,8 +196,9 @@ async fn report(
     Body(result): Body<TrainingResult>,
 ) -> Result<Json<ReportAnswer>, Refusal> {
     let id = result.trial.job_id.as_str();
-    check_users(&shared, id, &by, false).await?;
     let numbers = result.trial.numbers();
+    let of_trial = numbers.as_ref().ok().and_then(|numbers| numbers.map(|(number, _)| number));
+    check_trial(&shared, id, of_trial, &by).await?;
     let bad = |message: String| Refusal::message(StatusCode::BAD_REQUEST, message);
     let unknown_trial = || bad(format!("Unknown trial {result}"));
     let unknown_job = || bad(format!("Unknown job {id}"));
@@ -248,10 +255,12 @@ async fn report(
 }
 
 async fn end(State(shared): State<Shared>, By(by): By, Body(trial): Body<TrialId>) -> Result<Json<()>, Refusal> {
-    check_users(&shared, &trial.job_id, &by, false).await?;
+    let numbers = trial.numbers();
+    let of_trial = numbers.as_ref().ok().and_then(|numbers| numbers.map(|(number, _)| number));
+    check_trial(&shared, &trial.job_id, of_trial, &by).await?;
     let unknown = || Refusal::message(StatusCode::NOT_FOUND, format!("Could not find the trial: {trial}"));
     let internal = |message| Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message);
-    let (number, batch_size) = trial.numbers().map_err(internal)?.ok_or_else(unknown)?;
+    let (number, batch_size) = numbers.map_err(internal)?.ok_or_else(unknown)?;
     let ended = shared.recurring.end_for_zeus(&trial.job_id, number, batch_size);
     let ended = within(&shared, async { Ok::<_, Infallible>(ended.await) }).await?;
     ended.map_err(|error| match error {

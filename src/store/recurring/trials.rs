@@ -67,7 +67,7 @@ impl Page {
 /// Columns of a trial that the policies for batch sizes need.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j, ended_us";
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
-                    reason";
+                    reason, owners";
 
 pub(super) fn load(
     db: &Connection,
@@ -149,9 +149,9 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
     let Run { trial, .. } = run;
     let sql = "INSERT OR REPLACE INTO recurring_trials (job, number, batch_size, kind, state, cost_j, epochs, \
                epoch_cost_j, energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
-               ended_us, reason) \
+               ended_us, reason, owners) \
                VALUES (:job, :number, :batch_size, :kind, :state, :cost, :epochs, :epoch_cost, :energy, :time, :metric, \
-               :first_epochs, :first_cost, :key, :job_id, :begun, :lease, :ended, :reason)";
+               :first_epochs, :first_cost, :key, :job_id, :begun, :lease, :ended, :reason, :owners)";
     db.prepare_cached(sql)?.execute(named_params! {
         ":job": job,
         ":number": trial.number,
@@ -172,6 +172,7 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
         ":lease": run.lease_until.timestamp_micros(),
         ":ended": trial.ended_at.map(|at| at.timestamp_micros()),
         ":reason": run.reason.as_str(),
+        ":owners": rows::json(&run.owners)?,
     })?;
     Ok(())
 }
@@ -204,6 +205,7 @@ fn run(row: &Row<'_>) -> Result<Run, StoreError> {
         begun_at: rows::time(row.get(15)?)?,
         lease_until: rows::time(row.get(16)?)?,
         reason: row.get(17)?,
+        owners: rows::from_json("trial", rows::text(row, 18)?)?,
     })
 }
 

@@ -59,7 +59,7 @@ def job(
             node one of them.
         tags: Labels for reports.
         control: False to have energy recorded only, and limits left alone.
-        priority: Priority under the node's power cap, -1000 to 1000.
+        priority: Priority under the node's power cap, -1000 to 1000. More than 0 needs the right to control GPUs.
         lease_s: Silence after which the daemon takes the job for dead.
         interval_s: Seconds between two reports.
         world_size: Factor from this process's samples to those of all; by default the number of processes that

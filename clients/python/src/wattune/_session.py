@@ -177,10 +177,16 @@ class Session:
         self._unanswered_since = unanswered_since
         if answer.status == 409 and unanswered_since is not None and self._find_own(unanswered_since, selection):
             return
-        if "pids" in body and answer.status in (409, 422) and answer.detail.startswith("pids"):
-            # The daemon itself runs below this process, or counts these processes for another job of this command.
+        if "pids" in body and answer.status in (403, 409, 422) and answer.detail.startswith("pids"):
+            # The daemon itself runs below this process, counts these processes for another job of this command, or sees them
+            # as another user's.
             self._with_pids = False
             del body["pids"]
+            answer = self._request("POST", "/v1/jobs", body)
+        if body.get("control", True) and answer.status == 403 and answer.detail.startswith("control"):
+            # Only other users' processes run on one of the GPUs.
+            self._problem(f"not controlled: {answer.detail}")
+            body["control"] = False
             answer = self._request("POST", "/v1/jobs", body)
         if "replaces" in body and answer.status in (404, 409):
             # It has ended since it was looked up, or another job of this command has replaced it.

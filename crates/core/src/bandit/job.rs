@@ -10,7 +10,7 @@ use super::refused::{MAX_RUNNING, Refused, is_late, refuse_contradiction, refuse
 use super::{
     Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
 };
-use crate::domain::JobId;
+use crate::domain::{JobId, Owners};
 
 /// Number of lost runs with the same batch size from which on that batch size counts as the cause of the losses, if
 /// none of its runs completed an epoch. The default batch size is exempt.
@@ -140,8 +140,16 @@ impl Job {
             begun_at: now,
             lease_until: now + self.terms.lease.to_delta(),
             reason: "it has not reported yet".into(),
+            owners: Owners::default(),
         };
         self.runs.push(run);
+    }
+
+    /// Records to whom a trial belongs, which must be loaded completely.
+    pub fn assign(&mut self, number: u32, owners: Owners) {
+        if let Some(i) = self.place(number) {
+            self.runs[i].owners = owners;
+        }
     }
 
     /// Returns the number of epochs after which a trial is stopped, by current estimates: at least 1, or 0 if no

@@ -52,6 +52,12 @@ pub enum Refused {
         /// Given value, and the value or values that would be valid.
         why: String,
     },
+    /// The key with which a trial is requested is that of another caller's trial.
+    #[error("the key belongs to trial {number} of another user; give another key, or none")]
+    KeyOfOthers {
+        /// Number of the other user's trial.
+        number: u32,
+    },
     /// The job whose energy this trial's report gives already reports for another trial.
     #[error("job {job} already reports for trial {number}; register a job for each trial")]
     Taken {

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::{Cost, Knob, Outcome, State, Trial};
-use crate::domain::JobId;
+use crate::domain::{JobId, Owners};
 use crate::units::{Joules, Seconds};
 
 /// Progress report of a running trial, with values since the trial's beginning.
@@ -68,6 +68,8 @@ pub struct Run {
     pub lease_until: DateTime<Utc>,
     /// Reason for the trial's state, shown to users.
     pub reason: String,
+    /// Owners: the caller who began the trial. Empty if unknown, as for trials from before an update.
+    pub owners: Owners,
 }
 
 impl Run {

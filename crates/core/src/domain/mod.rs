@@ -27,7 +27,7 @@ pub use input::{
 pub use job::{JobSpec, MOST_SAMPLES, Work};
 pub use objective::{Activity, Objective, Pausing};
 pub use offer::{Continuation, Offers, StartOffer, SuspendOffer};
-pub use owner::{Owner, Owners};
+pub use owner::{Actor, Owner, Owners};
 pub use processes::{CgroupPath, Process, ProcessSelector, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use progress::ProgressSource;

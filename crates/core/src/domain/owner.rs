@@ -55,6 +55,22 @@ impl Owners {
     }
 }
 
+/// Sender of a request, as far as ownership matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    /// Identities of the sender; empty if unknown.
+    pub owners: Owners,
+    /// True if the sender may also change what belongs to others.
+    pub has_control: bool,
+}
+
+impl Actor {
+    /// Returns true if the sender may change what belongs to `owners`.
+    pub fn may_change(&self, owners: &Owners) -> bool {
+        self.has_control || self.owners.overlap(owners)
+    }
+}
+
 impl FromIterator<Owner> for Owners {
     fn from_iter<I: IntoIterator<Item = Owner>>(owners: I) -> Self {
         Self(owners.into_iter().collect())

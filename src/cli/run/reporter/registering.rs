@@ -162,8 +162,8 @@ impl Reporter {
                         _ => return Err(failure),
                     }
                 }
-                // The daemon itself runs below this process, or sees other processes.
-                Failure::Refused { status: 422, field: Some(field), .. } if field == "pids" => {
+                // The daemon itself runs below this process, or sees other processes, or sees them as another user's.
+                Failure::Refused { status: 403 | 422, field: Some(field), .. } if field == "pids" => {
                     body.remove("pids");
                 }
                 // Another job counts these processes, unless it is the job of this Slurm job.
@@ -177,6 +177,11 @@ impl Reporter {
                             body.remove("pids");
                         }
                     }
+                }
+                // Only other users work on one of the GPUs.
+                Failure::Refused { status: 403, field: Some(field), detail } if field == "control" => {
+                    self.say(&format!("{detail}; the command's energy is recorded without control"));
+                    body.insert("control".into(), false.into());
                 }
                 // Another task of the same Slurm job has replaced that registration, or it belongs to another user.
                 Failure::Refused { status: 403 | 404 | 409, .. } if body.contains_key("replaces") => {

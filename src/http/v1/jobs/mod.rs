@@ -152,7 +152,7 @@ pub(in crate::http) enum JobState {
     post, path = "/v1/jobs", operation_id = "register_job", tag = "jobs", request_body = RegisterJob,
     responses(
         (status = CREATED, body = JobView, headers(("location" = String, description = "The job's address"))),
-        (status = FORBIDDEN, description = "The job to replace belongs to others, or `uid` names another user"),
+        (status = FORBIDDEN, description = "The job to replace or one of the processes belongs to others, only others' processes run on a GPU that is to be controlled, or `uid` or `priority` needs more rights"),
         (status = NOT_FOUND, description = "There is no such GPU"),
         (status = CONFLICT, description = "Another job controls one of the GPUs, or an open job has the same key"),
         (status = TOO_MANY_REQUESTS, description = "The configured maximum of open jobs is reached, in total or on one of the GPUs")

@@ -41,12 +41,13 @@ pub(in crate::http) struct RegisterJob {
     /// absent.
     lease_s: Option<f64>,
     /// True to let wattune set the power limits of the job's GPUs. If false, wattune records the job's energy, and
-    /// lowers the limits only to meet the cap on the node's power.
+    /// lowers the limits only to meet the cap on the node's power. A GPU on which only other users' processes run is
+    /// controlled only for root and those who may control GPUs.
     #[serde(default = "yes")]
     #[schema(default = true)]
     control: bool,
     /// The job's priority when the cap on the node's power requires lower limits: jobs with a lower number get lower
-    /// limits first. -1000 to 1000.
+    /// limits first. -1000 to 1000; more than 0 only for root and those who may control GPUs.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = 0, minimum = -1000, maximum = 1000)]
     priority: i32,
@@ -56,7 +57,8 @@ pub(in crate::http) struct RegisterJob {
     tags: BTreeMap<String, String>,
     /// The job's processes, by process ids of the host; their descendants count too. The processes' CPU time determines
     /// the job's part of the CPU energy, and their use of a GPU the job's part of that GPU's energy if several jobs
-    /// share it. At most 256; not together with `cgroup`.
+    /// share it. At most 256; not together with `cgroup`. Processes of other users are named only by root and those who may
+    /// control GPUs; that also holds for `cgroup` and `slurm_job_id`.
     pids: Option<Vec<u32>>,
     /// The id of an open job that this one replaces: that job ends, and this one takes over its GPUs in one step. For a
     /// script that registers its job itself although `wattune run` has registered one for it.

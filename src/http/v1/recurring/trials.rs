@@ -8,6 +8,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{RecurringPath, check_users};
+use crate::controller::Caller;
 use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
@@ -217,7 +218,7 @@ pub(in crate::http) struct TrialsQuery {
         (status = OK, body = TrialView, description = "The trial that began with this key"),
         (status = FORBIDDEN, description = "The recurring job belongs to others"),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, description = "No batch size has reached the target, or too many trials are running"),
+        (status = CONFLICT, description = "No batch size has reached the target, too many trials are running, or the key is that of another user's trial"),
         (status = GONE, description = "The trial that began with this key lost its lease or was withdrawn")
     )
 )]
@@ -232,7 +233,7 @@ pub(in crate::http) async fn begin(
     if let Some(length) = length.filter(|length| !(1..=LONGEST_KEY).contains(length)) {
         return Err(invalid("key", format!("has {length} characters; give from 1 to {LONGEST_KEY}")).into());
     }
-    let (trial, is_new) = shared.within(shared.recurring.begin(&job, key)).await?;
+    let (trial, is_new) = shared.within(shared.recurring.begin(&job, key, by.actor())).await?;
     let name: String = job.as_str().bytes().map(escaped).collect();
     let location = format!("/v1/recurring/{name}/trials/{}", trial.number);
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -275,7 +276,7 @@ pub(in crate::http) async fn show(
     tag = "recurring jobs", params(TrialPath), request_body = ReportTrial,
     responses(
         (status = OK, body = VerdictView),
-        (status = FORBIDDEN, description = "The recurring job belongs to others"),
+        (status = FORBIDDEN, description = "The trial, or the training run of `job_id`, belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The training run belongs to another trial, or the trial has ended and the report contradicts its last one"),
         (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
@@ -288,8 +289,8 @@ pub(in crate::http) async fn progress(
     Named((name, number)): Named<(JobName, u32)>,
     Payload(body): Payload<ReportTrial>,
 ) -> Answer<VerdictView> {
-    check_users(&shared, &name, &by, false).await?;
-    let message = metered(&shared, &name, number, body.checked()?).await?;
+    shared.within(shared.recurring.check_trial(&name, number, &by.actor())).await?;
+    let message = metered(&shared, &name, number, body.checked()?, &by).await?;
     shared.within(shared.recurring.report(&name, number, message)).await.map(Json)
 }
 
@@ -299,7 +300,7 @@ pub(in crate::http) async fn progress(
     params(TrialPath), request_body = EndTrial,
     responses(
         (status = OK, body = TrialView),
-        (status = FORBIDDEN, description = "The recurring job belongs to others"),
+        (status = FORBIDDEN, description = "The trial, or the training run of `job_id`, belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The training run belongs to another trial, or the trial has ended and the report contradicts its last one"),
         (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
@@ -312,9 +313,9 @@ pub(in crate::http) async fn end(
     Named((name, number)): Named<(JobName, u32)>,
     Payload(body): Payload<EndTrial>,
 ) -> Answer<TrialView> {
-    check_users(&shared, &name, &by, false).await?;
+    shared.within(shared.recurring.check_trial(&name, number, &by.actor())).await?;
     let last = match body.report {
-        Some(report) => Some(metered(&shared, &name, number, report.checked()?).await?),
+        Some(report) => Some(metered(&shared, &name, number, report.checked()?, &by).await?),
         None => None,
     };
     shared.within(shared.recurring.end(&name, number, last, body.outcome.into())).await.map(Json)
@@ -322,15 +323,27 @@ pub(in crate::http) async fn end(
 
 /// Completes a report with energy and time: those that the client measured, or those recorded for a training run. The
 /// controller is queried for the recorded ones, before any transaction of the database begins.
-async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<TrialMessage, Problem> {
+async fn metered(
+    shared: &Shared,
+    name: &JobName,
+    number: u32,
+    metered: Metered,
+    by: &Caller,
+) -> Result<TrialMessage, Problem> {
     let (id, time, rest) = match metered {
         Metered::Client(report) => return Ok(TrialMessage { report, job: None }),
         Metered::Job { job, time, rest } => (job, time, rest),
     };
     let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
-    let asked = id.clone();
-    let (view, energy) =
-        shared.ask(move |controller| Box::pin(async move { controller.metered(&asked).await })).await??;
+    let (asked, by) = (id.clone(), *by);
+    // A trial with the energy of another user's training run would keep that run from reporting for its own trial.
+    let ask = shared.ask(move |controller| {
+        Box::pin(async move {
+            controller.check_owner(&asked, &by).await?;
+            controller.metered(&asked).await
+        })
+    });
+    let (view, energy) = ask.await??;
     if view.name != name.as_str() || view.batch_size != Some(batch_size) {
         let has = view.batch_size.map_or("none".to_owned(), |b| b.to_string());
         let why = format!(
