@@ -57,7 +57,7 @@ pub use jobs::{BeginReason, Phase, ProgressReport, Wanted};
 pub use planning::ReplanReason;
 pub use requests::{
     Caller, Claim, Client, ClientWrite, NewJob, NewOffers, NewStart, Setting, StartBound, StartBy, Subject,
-    WhenRequest, WriteRefused,
+    WhenRequest, WriteRefused, of_restored,
 };
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};

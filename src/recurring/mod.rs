@@ -32,6 +32,9 @@ const EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
 /// Maximum number of recurring jobs: more would mean that clients create one for each run, by mistake.
 const MAX_JOBS: u32 = 10_000;
 
+/// Maximum number of recurring jobs of one user, so that some are left to others.
+const MAX_JOBS_OF_ONE: u32 = MAX_JOBS / 5 * 4;
+
 /// Reason why a request was rejected. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecurringError {
@@ -343,9 +346,13 @@ impl Recurring {
 
     /// Stores a new recurring job; returns false if the name exists.
     async fn create(&self, new: &StoredRecurring) -> Result<bool, RecurringError> {
-        match self.store.create_recurring(new, MAX_JOBS).await? {
+        match self.store.create_recurring(new, MAX_JOBS, MAX_JOBS_OF_ONE).await? {
             Created::New => Ok(true),
             Created::Exists => Ok(false),
+            Created::TooManyOf(owner) => Err(RecurringError::Conflict(format!(
+                "{MAX_JOBS_OF_ONE} recurring jobs belong to {owner}, which is the maximum for one user: runs of one training \
+                 share one name; DELETE finished jobs"
+            ))),
             Created::TooMany => Err(RecurringError::Conflict(format!(
                 "there are {MAX_JOBS} recurring jobs, which is the maximum: runs of one training share one name; \
                  DELETE finished jobs"

@@ -140,12 +140,23 @@ impl Store {
         self.short_reads.run(move |db| rows::optional(db, sql, [id.as_str()], job)).await
     }
 
-    /// Returns the last registered job with this key, running or ended; `None` if there is none.
-    pub async fn job_by_key(&self, key: &JobKey) -> Result<Option<StoredJob>, StoreError> {
-        let key = key.clone();
-        let sql =
-            "SELECT * FROM jobs WHERE json_extract(spec, '$.offers.key') = ?1 ORDER BY registered_us DESC LIMIT 1";
-        self.short_reads.run(move |db| rows::optional(db, sql, [key.as_str()], job)).await
+    /// Returns the last registered job with this key whose owners share keys with these, running or ended; `None` if there
+    /// is none.
+    pub async fn job_by_key(&self, key: &JobKey, owners: &Owners) -> Result<Option<StoredJob>, StoreError> {
+        let (key, owners) = (key.clone(), owners.clone());
+        let sql = "SELECT * FROM jobs WHERE json_extract(spec, '$.offers.key') = ?1 ORDER BY registered_us DESC";
+        let find = move |db: &mut Connection| {
+            let mut statement = db.prepare_cached(sql)?;
+            let mut found = statement.query([key.as_str()])?;
+            while let Some(row) = found.next()? {
+                let of_row: Owners = rows::from_json("job", rows::text(row, "owners")?)?;
+                if of_row.share_keys_with(&owners) {
+                    return job(row).map(Some);
+                }
+            }
+            Ok(None)
+        };
+        self.short_reads.run(find).await
     }
 
     /// Stores a new job, or the current state of a stored job. The registration and the end of a job also become ledger

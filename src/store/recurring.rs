@@ -18,10 +18,10 @@ use self::trials::{all_runs, load, name, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
 use wattune_core::bandit::Job;
-use wattune_core::domain::{JobId, JobName, Owners};
+use wattune_core::domain::{JobId, JobName, Owner, Owners};
 
 /// Result of the creation of a recurring job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
     /// The job was created.
     New,
@@ -29,6 +29,8 @@ pub enum Created {
     Exists,
     /// The maximum number of recurring jobs exists already, so that no job was created.
     TooMany,
+    /// The owner has the maximum number that one owner may have, so that no job was created.
+    TooManyOf(Owner),
 }
 
 /// An entry in the list of recurring jobs.
@@ -45,10 +47,16 @@ pub struct ListedRecurring {
 }
 
 impl Store {
-    /// Stores a new recurring job with all its trials, unless its name exists already or there are `most` jobs.
-    pub async fn create_recurring(&self, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
+    /// Stores a new recurring job with all its trials, unless its name exists already, there are `most` jobs, or one of its
+    /// owners other than root has `most_of_one`.
+    pub async fn create_recurring(
+        &self,
+        new: &StoredRecurring,
+        most: u32,
+        most_of_one: u32,
+    ) -> Result<Created, StoreError> {
         let new = new.clone();
-        self.recurring.write(move |db| create(db, &new, most)).await
+        self.recurring.write(move |db| create(db, &new, most, most_of_one)).await
     }
 
     /// Returns the recurring job of this name with all its trials; `None` if there is none.
@@ -250,7 +258,7 @@ impl Store {
     }
 }
 
-fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
+fn create(db: &mut Connection, new: &StoredRecurring, most: u32, most_of_one: u32) -> Result<Created, StoreError> {
     let tx = writing(db)?;
     let count: u32 = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
     let sql = "INSERT INTO recurring_jobs (name, terms, generator, created_us, owners) VALUES (?1, ?2, ?3, ?4, ?5) \
@@ -262,6 +270,17 @@ fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Creat
     if count >= most {
         // Returning without a commit rolls back the insertion.
         return Ok(Created::TooMany);
+    }
+    if count >= most_of_one {
+        // The new job is among them.
+        let of_one = "SELECT COUNT(*) FROM recurring_jobs j \
+                      WHERE EXISTS (SELECT 1 FROM json_each(j.owners) WHERE value = ?1)";
+        for owner in new.owners.principals().filter(|owner| **owner != Owner::ROOT) {
+            let own: u32 = tx.query_row(of_one, [rows::json(owner)?], |row| row.get(0))?;
+            if own > most_of_one {
+                return Ok(Created::TooManyOf(owner.clone()));
+            }
+        }
     }
     for run in &new.job.runs {
         save_run(&tx, id, run)?;

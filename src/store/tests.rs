@@ -349,7 +349,7 @@ fn recurring() -> StoredRecurring {
 async fn an_outline_has_the_data_for_policies_and_the_selected_runs() {
     let (_dir, store) = store().await;
     let made = recurring();
-    assert_eq!(store.create_recurring(&made, 9).await.expect("writes"), Created::New);
+    assert_eq!(store.create_recurring(&made, 9, 9).await.expect("writes"), Created::New);
     assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made.clone()));
     let page = |newest_first, after, limit| {
         let page = Some(Page { newest_first, after, limit });
@@ -386,7 +386,7 @@ async fn the_log_is_checkpointed_beside_requests() {
     let (made, before) = (recurring(), size());
     for number in 0..300 {
         let name = wattune_core::domain::JobName::new(format!("job {number}")).expect("a name");
-        store.create_recurring(&StoredRecurring { name, ..made.clone() }, 9).await.expect("writes");
+        store.create_recurring(&StoredRecurring { name, ..made.clone() }, 9, 9).await.expect("writes");
     }
     for _ in 0..1000 {
         if size() > before {
@@ -407,21 +407,21 @@ async fn a_recreated_job_continues_the_numbers_of_the_deleted_one() {
         let begun = store.change_recurring(&made.name, FullRuns::default(), |job| job.begin(None, at(10))).await;
         begun.expect("writes").expect("is there").0.expect("begun").number
     };
-    store.create_recurring(&empty, 9).await.expect("writes");
+    store.create_recurring(&empty, 9, 9).await.expect("writes");
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
-    store.create_recurring(&empty, 9).await.expect("writes");
+    store.create_recurring(&empty, 9, 9).await.expect("writes");
     assert_eq!(begin().await, 1, "the deleted one had none");
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
-    store.create_recurring(&made, 9).await.expect("writes");
+    store.create_recurring(&made, 9, 9).await.expect("writes");
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
-    store.create_recurring(&empty, 9).await.expect("writes");
+    store.create_recurring(&empty, 9, 9).await.expect("writes");
     assert_eq!(begin().await, 13);
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
     assert!(!store.delete_recurring(&made.name).await.expect("writes"), "there is none");
-    store.create_recurring(&empty, 9).await.expect("writes");
+    store.create_recurring(&empty, 9, 9).await.expect("writes");
     assert_eq!((begin().await, begin().await), (14, 15));
     let other = StoredRecurring { name: wattune_core::domain::JobName::new("other").expect("a name"), ..empty };
-    store.create_recurring(&other, 9).await.expect("writes");
+    store.create_recurring(&other, 9, 9).await.expect("writes");
     let begun = store.change_recurring(&other.name, FullRuns::default(), |job| job.begin(None, at(10))).await;
     assert_eq!(begun.expect("writes").expect("is there").0.expect("begun").number, 1);
 }
@@ -430,7 +430,7 @@ async fn a_recreated_job_continues_the_numbers_of_the_deleted_one() {
 async fn a_change_of_a_recurring_job_keeps_everything_else() {
     let (_dir, store) = store().await;
     let mut made = recurring();
-    store.create_recurring(&made, 9).await.expect("writes");
+    store.create_recurring(&made, 9, 9).await.expect("writes");
     let begun = store.change_recurring(&made.name, FullRuns::default(), |job| job.begin(Some("new"), at(10))).await;
     let (answer, _) = begun.expect("writes").expect("is there");
     assert_eq!(answer.expect("begun").number, 13);

@@ -125,12 +125,7 @@ pub(super) fn with_error(record: AuditRecord, done: Result<(), &ControlError>) -
 }
 
 /// Returns the record of a restored GPU, or of one that could not be restored.
-pub(in crate::controller) fn of_restored(
-    record: AuditRecord,
-    id: &GpuId,
-    outcome: &Restored,
-    before: Option<PowerLimit>,
-) -> AuditRecord {
+pub fn of_restored(record: AuditRecord, id: &GpuId, outcome: &Restored, before: Option<PowerLimit>) -> AuditRecord {
     let (after, result) = match outcome {
         Restored::AlreadyRestored(limit, _) | Restored::Written(limit, _) => (*limit, AuditOutcome::Enforced),
         Restored::LeftExternal(limit, _) | Restored::HeldByCap { limit, .. } => (*limit, AuditOutcome::NotEnforced),

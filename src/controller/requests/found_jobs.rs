@@ -3,7 +3,7 @@
 use crate::controller::Controller;
 use crate::controller::jobs::found_jobs::{Scene, Step, owner};
 use crate::store::{StoredJob, StoredProgress};
-use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Owner, Process, Processes, Work};
+use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Owner, Owners, Process, Processes, Work};
 use wattune_core::identity::{Kind, Labels};
 use wattune_core::units::Seconds;
 
@@ -69,7 +69,7 @@ impl Controller {
             offers: Offers::default(),
         };
         let Ok(spec) = spec.check() else { return };
-        if self.refuse_too_many(&spec).is_err() {
+        if self.refuse_too_many(&spec, &Owners::default()).is_err() {
             return;
         }
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");

@@ -10,12 +10,13 @@ mod end;
 mod found_jobs;
 mod manual_limit;
 mod owners;
+mod places;
 mod progress;
 mod read;
 mod register;
 mod when;
 
-pub(super) use audit::of_restored;
+pub use audit::of_restored;
 pub use caller::{Caller, Client, Subject};
 pub use client_write::{Claim, ClientWrite, Setting, WriteRefused};
 pub use register::{NewJob, NewOffers, NewStart, StartBy};

@@ -13,8 +13,8 @@ use crate::controller::view::JobView;
 use crate::controller::{ControlError, Controller};
 use crate::store::{Absence, AuditAction, Presence, StoredJob, StoredProgress};
 use wattune_core::domain::{
-    Continuation, Forecast, GpuId, InvalidJob, JobId, JobKey, JobName, JobSpec, Objective, Offers, ProcessSelector,
-    StartOffer, SuspendOffer, Work,
+    Continuation, Forecast, GpuId, InvalidJob, JobId, JobKey, JobName, JobSpec, Objective, Offers, Owners,
+    ProcessSelector, StartOffer, SuspendOffer, Work,
 };
 use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::forecast_id::ForecastId;
@@ -139,9 +139,7 @@ impl Controller {
             self.check_owner(other, &new.by).await?;
         }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
-        let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref()).await?;
-        // A job of another user with the same key is not continued.
-        let earlier = earlier.filter(|earlier| new.by.may_change(&earlier.owners));
+        let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref(), &owners).await?;
         let replaced = new.replaces.as_ref().and_then(|id| self.jobs.get(id));
         let before = replaced.map(|job| &job.owners).into_iter().chain(earlier.as_ref().map(|job| &job.owners));
         for others in before {
@@ -177,7 +175,7 @@ impl Controller {
             self.refuse_controlled_gpus(&spec, new.replaces.as_ref())?;
         }
         if new.replaces.is_none() {
-            self.refuse_too_many(&spec)?;
+            self.refuse_too_many(&spec, &owners)?;
         }
         spec.processes = self.accounting.find_processes(&node!(self), new.processes, new.replaces.as_ref()).await?;
         self.check_processes(spec.processes.as_ref(), &new.by).await?;
@@ -223,14 +221,17 @@ impl Controller {
         self.job(&id).await
     }
 
-    /// Returns the job with this key that a new one continues: the last one, unless its owner ended it while it ran.
+    /// Returns the job with this key that a new one of `owners` continues: their last one, unless they ended it while it ran.
     async fn earlier_of(
         &self,
         key: Option<&JobKey>,
         replaces: Option<&JobId>,
+        owners: &Owners,
     ) -> Result<Option<StoredJob>, ControlError> {
         let Some(key) = key else { return Ok(None) };
-        let has_key = |job: &&Job| job.spec.offers.key.as_ref() == Some(key) && Some(&job.id) != replaces;
+        let has_key = |job: &&Job| {
+            job.spec.offers.key.as_ref() == Some(key) && Some(&job.id) != replaces && job.owners.share_keys_with(owners)
+        };
         if let Some(open) = self.jobs.iter().find(has_key) {
             return Err(ControlError::KeyTaken(format!(
                 "key {:?} belongs to the open job {} ({}); end that job first, replace it with \"replaces\": \"{}\", or choose \
@@ -247,7 +248,7 @@ impl Controller {
         if let Some(replaced) = replaced {
             return Ok(Some(replaced.stored(None)));
         }
-        let earlier = self.store.job_by_key(key).await?;
+        let earlier = self.store.job_by_key(key, owners).await?;
         let now = self.now().utc;
         // A scheduler ends a held or suspended job when it takes the job back to its queue.
         let goes_on = |job: &StoredJob| {
@@ -280,29 +281,6 @@ impl Controller {
             continues: job.spec.offers.continues.as_ref().map(|earlier| earlier.job.clone()),
         };
         self.write_entry(Entry::StartRequest(Box::new(request))).await;
-    }
-
-    pub(super) fn refuse_too_many(&self, spec: &JobSpec) -> Result<(), ControlError> {
-        let (most, open) = (self.settings.most_jobs, self.jobs.len());
-        if open >= most as usize {
-            return Err(ControlError::TooMany(format!(
-                "{open} jobs are open, and control.most_jobs = {most} allows no more: end jobs that are done, let their \
-                 leases run out, or raise the setting"
-            )));
-        }
-        let most = self.settings.most_jobs_per_gpu;
-        let is_held = spec.offers.start.is_some();
-        for gpu in spec.gpus.iter().filter(|_| !is_held).filter_map(|id| self.gpus.get(id)) {
-            let open = gpu.holder_count();
-            if open >= most as usize {
-                return Err(ControlError::TooMany(format!(
-                    "GPU {} has {open} open jobs, and control.most_jobs_per_gpu = {most} allows no more: end jobs that are \
-                     done, let their leases run out, or raise the setting",
-                    gpu.handle.identity().index
-                )));
-            }
-        }
-        Ok(())
     }
 
     /// Refuses a job if another job than `replaced`, which ends, controls one of its GPUs.

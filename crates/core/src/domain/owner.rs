@@ -29,7 +29,29 @@ impl fmt::Display for Owner {
 #[serde(transparent)]
 pub struct Owners(BTreeSet<Owner>);
 
+impl Owner {
+    /// Root, who registers jobs for others.
+    pub const ROOT: Self = Self::User(0);
+}
+
 impl Owners {
+    /// Returns the owners whose keys and places a job uses: root only if there is no other.
+    pub fn principals(&self) -> impl Iterator<Item = &Owner> {
+        let has_others = self.0.iter().any(|owner| *owner != Owner::ROOT);
+        self.0.iter().filter(move |owner| !has_others || **owner != Owner::ROOT)
+    }
+
+    /// Returns true if keys of the jobs of these owners and of `others` are in one namespace.
+    pub fn share_keys_with(&self, others: &Self) -> bool {
+        (self.is_empty() && others.is_empty())
+            || self.principals().any(|own| others.principals().any(|other| own == other))
+    }
+
+    /// Returns true if `owner` is one of them.
+    pub fn contains(&self, owner: &Owner) -> bool {
+        self.0.contains(owner)
+    }
+
     /// Adds an owner.
     #[must_use]
     pub fn with(mut self, owner: Owner) -> Self {
@@ -104,6 +126,11 @@ mod tests {
         assert!(!Owners::default().overlap(&Owners::default()), "unknown owners are not the same");
         let mut both = bob.clone();
         assert!(both.join(&ada) && !both.join(&ada) && both.overlap(&ada));
+        let by_root = |user| Owners::default().with(Owner::ROOT).with(Owner::User(user));
+        let root = Owners::default().with(Owner::ROOT);
+        assert!(by_root(1).share_keys_with(&by_root(1)) && root.share_keys_with(&root));
+        assert!(!by_root(1).share_keys_with(&by_root(2)) && !by_root(1).share_keys_with(&root));
+        assert!(Owners::default().share_keys_with(&Owners::default()) && !Owners::default().share_keys_with(&ada));
         let text = serde_json::to_string(&ada).expect("JSON");
         assert_eq!(text, r#"[{"user":1000},{"token":"ada"}]"#);
         assert_eq!(serde_json::from_str::<Owners>(&text).expect("owners"), ada);

@@ -31,7 +31,7 @@ impl Reporter {
         if let Failure::Refused { detail, .. } = &failure
             && is_about_key(&failure)
         {
-            return Answer::Taken(detail.clone(), self.holder_of_key().await);
+            return Answer::Taken(detail.clone(), self.holder_of_key(detail).await);
         }
         if let Failure::Refused { status, field, detail } = &failure
             && self.registration.is_own_value(*status, field.as_deref())
@@ -53,9 +53,9 @@ impl Reporter {
         Answer::Alone
     }
 
-    /// Returns what is known of the open job with this job's key.
-    async fn holder_of_key(&self) -> Holder {
-        let job = self.find_by_key().await.map(|(job, _)| job).unwrap_or_default();
+    /// Returns what is known of the open job with this job's key, which a refusal names.
+    async fn holder_of_key(&self, refusal: &str) -> Holder {
+        let job = self.find_by_key(refusal).await.map(|(job, _)| job).unwrap_or_default();
         let left = job["lease_left_s"].as_f64();
         Holder {
             job: job["job_id"].as_str().map(str::to_owned),
@@ -82,18 +82,21 @@ impl Reporter {
         Some(why.to_owned())
     }
 
-    /// Returns the open job with this job's key.
-    async fn find_by_key(&self) -> Option<(Value, &DaemonAddress)> {
+    /// Returns the open job with this job's key that a refusal names; other users may have jobs with the same key.
+    async fn find_by_key(&self, refusal: &str) -> Option<(Value, &DaemonAddress)> {
         let key = self.registration.body.get("key")?;
         let (jobs, address) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
-        let found = jobs.as_array()?.iter().find(|job| job["key"] == *key)?;
+        let found = jobs
+            .as_array()?
+            .iter()
+            .find(|job| job["key"] == *key && job["job_id"].as_str().is_some_and(|id| refusal.contains(id)))?;
         Some((found.clone(), address))
     }
 
     /// Returns the open job with this job's key if it is this process's own; otherwise the id of one whose processes are
     /// gone, such as those of a wrapper that was killed.
-    async fn adopt(&self) -> Option<Result<(Value, &DaemonAddress), String>> {
-        let (job, address) = self.find_by_key().await?;
+    async fn adopt(&self, refusal: &str) -> Option<Result<(Value, &DaemonAddress), String>> {
+        let (job, address) = self.find_by_key(refusal).await?;
         let is_alive = self.is_alive(&job).await?;
         if job["processes"]["pids"] == json!([std::process::id()]) {
             return Some(Ok((job, address)));
@@ -152,8 +155,8 @@ impl Reporter {
             match &failure {
                 // A job with this key is open: this process's own, whose answer did not arrive in time, or one that
                 // was left behind.
-                Failure::Refused { status: 409, field: Some(field), .. } if field == "key" => {
-                    match self.adopt().await {
+                Failure::Refused { status: 409, field: Some(field), detail } if field == "key" => {
+                    match self.adopt(detail).await {
                         Some(Ok(own)) => return Ok(own),
                         Some(Err(left)) if !has_replaced => {
                             has_replaced = true;
