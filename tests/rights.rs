@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::access::{ADA, BOB, is_root, request, start};
@@ -210,4 +211,85 @@ async fn a_gpu_with_only_the_processes_of_others_is_not_controlled() {
     driver.set(0, json!({"process_ids": [of_ada.pid(), of_bob.pid()], "processes": 2}));
     eventually("control", LONG, async || (request(BOB, &daemon, "POST", "/v1/jobs", &job).0 == 201).then_some(()))
         .await;
+}
+
+#[tokio::test]
+async fn refusals_of_what_belongs_to_others_are_recorded() {
+    if !is_root() {
+        return;
+    }
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let daemon = daemon(&driver, &state).await;
+    let (_, view) = request(ADA, &daemon, "POST", "/v1/jobs", &json!({"name": "a", "gpus": [0]}));
+    let job = format!("/v1/jobs/{}", view["job_id"].as_str().expect("an id"));
+    let spec =
+        json!({"batch_sizes": [8], "default_batch_size": 8, "max_epochs": 9, "target_metric": 0.6, "max_power_w": 300});
+    assert_eq!(request(ADA, &daemon, "PUT", "/v1/recurring/r", &spec).0, 201);
+    let none = Value::Null;
+    for (method, path, body) in [
+        ("DELETE", job.as_str(), &none),
+        ("POST", "/v1/recurring/r/trials", &json!({})),
+        ("DELETE", "/jobs?job_id=r", &none),
+    ] {
+        assert_eq!(request(BOB, &daemon, method, path, body).0, 403, "{method} {path}");
+    }
+    let socket = state.path().join("wattune.sock");
+    let client = reqwest::Client::builder().unix_socket(socket).tls_certs_only([]).build().expect("a client");
+    let answer = client.get("http://localhost/v1/audit").send().await.expect("answered");
+    let log: Value = answer.json().await.expect("JSON");
+    let refused: Vec<(&str, &str)> = log["records"]
+        .as_array()
+        .expect("records")
+        .iter()
+        .filter(|record| record["action"] == "refuse_access" && record["outcome"] == "refused")
+        .map(|record| (record["who"].as_str().unwrap_or_default(), record["reason"].as_str().unwrap_or_default()))
+        .collect();
+    let beginnings = [format!("DELETE {job}: job "), "POST /v1/recurring/r/trials: ".into(), "DELETE /jobs: ".into()];
+    assert_eq!(refused.len(), beginnings.len(), "{log}");
+    for ((who, reason), beginning) in refused.into_iter().zip(&beginnings) {
+        assert_eq!(who, format!("user {BOB}"));
+        assert!(reason.starts_with(beginning) && reason.contains(&format!("belongs to user {ADA}")), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn each_user_has_keys_of_their_own() {
+    if !is_root() {
+        return;
+    }
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let daemon = daemon(&driver, &state).await;
+    let job = json!({"name": "a", "gpus": [0], "control": false, "key": "nightly"});
+    let for_bob = json!({"name": "a", "gpus": [0], "control": false, "key": "nightly", "uid": BOB});
+    assert_eq!(request(ADA, &daemon, "POST", "/v1/jobs", &job).0, 201);
+    let (status, view) = request(BOB, &daemon, "POST", "/v1/jobs", &job);
+    assert_eq!(status, 201, "{view}");
+    for (user, body) in [(ADA, &job), (BOB, &job), (0, &for_bob)] {
+        let (status, problem) = request(user, &daemon, "POST", "/v1/jobs", body);
+        assert_eq!((status, &problem["field"]), (409, &json!("key")), "{problem}");
+    }
+    assert_eq!(request(0, &daemon, "POST", "/v1/jobs", &job).0, 201);
+}
+
+#[tokio::test]
+async fn who_changes_too_much_has_to_wait_and_others_have_not() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let daemon = daemon(&driver, &state).await;
+    let url = format!("{}/v1/jobs/none", daemon.base());
+    let refused = eventually("a refusal", LONG, async || {
+        let answers = join_all((0..256).map(|_| daemon.client().delete(&url).send())).await;
+        let answers = answers.into_iter().map(|answer| answer.expect("answered"));
+        answers.inspect(|answer| assert!([404, 429].contains(&answer.status().as_u16()))).find(|a| a.status() == 429)
+    })
+    .await;
+    assert_eq!(refused.headers().get("retry-after").map(|value| value.as_bytes()), Some(&b"1"[..]));
+    let problem: Value = refused.json().await.expect("JSON");
+    assert!(
+        problem["detail"].as_str().is_some_and(|detail| detail.contains("at most 200 times a second")),
+        "{problem}"
+    );
+    assert_eq!(daemon.get("/v1/jobs").await.status, 200, "reading is not limited");
+    if is_root() {
+        assert_eq!(request(BOB, &daemon, "DELETE", "/v1/jobs/none", &Value::Null).0, 404);
+    }
 }

@@ -18,6 +18,10 @@ pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 /// The value of `WWW-Authenticate` in refusals of requests without a valid token.
 pub(super) const CHALLENGE: &str = "Bearer realm=\"wattune\"";
 
+/// Explanation of an answer with 403, which is beside the answer for the audit log.
+#[derive(Clone, Debug)]
+pub(super) struct Denied(pub(super) String);
+
 /// The result of a handler: a JSON body, or a problem.
 pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
@@ -88,7 +92,11 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let denied = (status == StatusCode::FORBIDDEN).then(|| Denied(self.detail.clone()));
         let mut response = (status, Json(self)).into_response();
+        if let Some(denied) = denied {
+            response.extensions_mut().insert(denied);
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if status == StatusCode::UNAUTHORIZED {

@@ -9,6 +9,7 @@
 
 mod access;
 mod bso;
+mod bucket;
 mod carbon_aware;
 mod error;
 mod extract;
@@ -22,7 +23,6 @@ mod page;
 mod peer;
 mod places;
 mod rates;
-mod refusals;
 mod routes;
 mod seat;
 mod server;

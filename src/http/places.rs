@@ -8,6 +8,7 @@
 //! through which a running job reports, are closed last.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,8 +18,21 @@ use tokio::time::Instant;
 pub(super) enum Peer {
     /// A user of this machine, by user id.
     User(u32),
+    /// A client on another machine, by its address.
+    Remote(IpAddr),
     /// A user whom the kernel does not report.
     Unknown,
+}
+
+impl Peer {
+    /// Returns the client at an address of another machine. One machine may have all IPv6 addresses with the same first
+    /// 64 bits, which count as one.
+    pub(super) fn remote(address: IpAddr) -> Self {
+        Self::Remote(match address.to_canonical() {
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+            v4 => v4,
+        })
+    }
 }
 
 /// The number of a connection, in the order of arrival.
@@ -378,6 +392,21 @@ mod tests {
         assert_eq!(scene.places.expire(now + LIMITS.idle + Duration::from_secs(1)), [kept]);
         assert!(scene.places.expire(now + LIMITS.idle * 1000).is_empty());
         assert!(scene.has(job) && scene.has(busy));
+    }
+
+    #[test]
+    fn remote_clients_are_distinguished_by_their_addresses() {
+        let remote = |text: &str| Peer::remote(text.parse().expect("an address"));
+        assert_ne!(remote("10.0.0.1"), remote("10.0.0.2"));
+        assert_eq!(remote("::ffff:10.0.0.1"), remote("10.0.0.1"));
+        assert_eq!(remote("2001:db8::1"), remote("2001:db8::2"));
+        assert_ne!(remote("2001:db8::1"), remote("2001:db8:0:1::1"));
+        let mut scene = Scene::new();
+        let (client, _) = scene.admit(remote("10.0.0.2"));
+        for _ in 0..100 {
+            scene.admit(remote("10.0.0.1"));
+        }
+        assert!(scene.has(client), "another machine's connections push out none of this one's");
     }
 
     proptest! {

@@ -1,11 +1,9 @@
-//! Limits how often a user may change something, so that one user's program in a loop leaves the control loop to others.
+//! Limits how often one sender may change something, so that a program in a loop leaves the daemon to others.
 //!
-//! Limited are changes of limits, events and jobs under `/v1`. Reading, reporting and renewing are not: they are
-//! answered from memory. Neither are the writes of Zeus's clients, which wait in a short queue for each GPU.
-
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+//! Limited are changes of limits, events and jobs, which the control loop makes one at a time, and separately those of
+//! recurring jobs, which share one connection to the database. Reading, reporting and renewing are not limited. Neither are
+//! the writes of Zeus's clients, which wait in a short queue for each GPU. Requests without the right to their route do
+//! not count.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -13,111 +11,114 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
+use super::access::Asker;
+use super::bso;
+use super::bucket::{Allowance, Buckets};
 use super::error::Problem;
-use super::places::Peer;
-use super::seat::Seat;
 
-/// Number of changes per second that a user may make for long.
-const PER_SECOND: f64 = 200.0;
-/// Number of changes that a user may make at once, after a pause.
-const BURST: f64 = 2000.0;
-/// Number of users from which those who have made no change lately are forgotten.
-const MANY_USERS: usize = 1024;
+/// Changes of limits, events and jobs.
+const CHANGES: Allowance = Allowance { per_second: 200.0, burst: 2000.0 };
+/// Changes of recurring jobs.
+const RECURRING: Allowance = Allowance { per_second: 500.0, burst: 5000.0 };
 
-/// Routes whose requests, unless they only read, count as changes.
-const CHANGES: [&str; 6] = [
+/// Routes whose requests, unless they only read, are changes of limits, events and jobs.
+const CHANGE_ROUTES: [&str; 7] = [
     "/v1/gpus/{id}/power-limit",
     "/v1/demand-response",
     "/v1/demand-response/{id}",
     "/v1/jobs",
     "/v1/jobs/{id}",
     "/v1/jobs/{id}/begin",
+    "/v1/jobs/{id}/suspended",
 ];
+/// Routes whose requests, unless they only read, are changes of recurring jobs.
+const RECURRING_ROUTES: [&str; 6] = [
+    "/v1/recurring/{name}",
+    "/v1/recurring/{name}/import",
+    "/v1/recurring/{name}/trials",
+    "/v1/recurring/{name}/trials/{number}/end",
+    "/jobs",
+    "/trials",
+];
+/// Route that begins a trial on GET.
+const BEGINS_ON_GET: &str = "/jobs/batch_size";
 
-/// The changes that each user may still make now. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Rates(Arc<Mutex<HashMap<Peer, Allowance>>>);
-
-/// Number of changes that one user may make at a time.
-#[derive(Clone, Copy, Debug)]
-struct Allowance {
-    changes: f64,
-    at: Instant,
+/// The changes that each sender may still make now. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct Rates {
+    changes: Buckets,
+    recurring: Buckets,
 }
 
-impl Allowance {
-    fn at(self, now: Instant) -> f64 {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * PER_SECOND;
-        (self.changes + gained).min(BURST)
+impl Default for Rates {
+    fn default() -> Self {
+        Self { changes: Buckets::new(CHANGES), recurring: Buckets::new(RECURRING) }
     }
 }
 
 impl Rates {
-    /// Counts a change by a user. The error is the time after which the user may make another one.
-    fn count(&self, user: Peer, now: Instant) -> Result<(), Duration> {
-        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if users.len() >= MANY_USERS {
-            users.retain(|_, allowance| allowance.at(now) < BURST);
+    /// Returns the allowances that a request needs; `None` if it is not limited.
+    fn of(&self, method: &Method, route: &str) -> Option<&Buckets> {
+        let reads = [Method::GET, Method::HEAD].contains(method);
+        match route {
+            BEGINS_ON_GET => Some(&self.recurring),
+            _ if reads => None,
+            _ if CHANGE_ROUTES.contains(&route) => Some(&self.changes),
+            _ if RECURRING_ROUTES.contains(&route) => Some(&self.recurring),
+            _ => None,
         }
-        let allowance = users.entry(user).or_insert(Allowance { changes: BURST, at: now });
-        let changes = allowance.at(now);
-        if changes < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - changes) / PER_SECOND));
-        }
-        *allowance = Allowance { changes: changes - 1.0, at: now };
-        Ok(())
     }
 }
 
-/// Refuses a change with 429 if its user makes too many.
+/// Refuses a change with 429 if its sender makes too many.
 pub(super) async fn enforce(State(rates): State<Rates>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let is_change =
-        ![Method::GET, Method::HEAD].contains(request.method()) && route.is_some_and(|route| CHANGES.contains(&route));
-    let user = request.extensions().get::<Seat>().filter(|_| is_change).map(Seat::peer);
-    match user.map_or(Ok(()), |user| rates.count(user, Instant::now())) {
-        Ok(()) => next.run(request).await,
-        Err(wait) => {
-            let detail = format!(
-                "this user changes something too often: at most {PER_SECOND} times a second, or {BURST} times at once after \
-                 a pause; try again in {:.0} ms",
-                wait.as_secs_f64() * 1e3
-            );
-            let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).into_response();
-            // Whole seconds only.
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            response
-        }
-    }
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    let limited = rates.of(request.method(), route).zip(request.extensions().get::<Asker>());
+    let Some((buckets, asker)) = limited else { return next.run(request).await };
+    let Err(wait) = buckets.take(&asker.identity(), Instant::now()) else { return next.run(request).await };
+    let Allowance { per_second, burst } = buckets.allowance();
+    let detail = format!(
+        "this user changes something too often: at most {per_second} times a second, or {burst} times at once after a pause; \
+         try again in {:.0} ms",
+        wait.as_secs_f64() * 1e3
+    );
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
+    let is_of_zeus = bso::owns(request.uri().path());
+    let mut response = if is_of_zeus { bso::refuse(problem) } else { problem.into_response() };
+    // Whole seconds only.
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::routes;
 
     #[test]
-    fn a_user_may_make_a_burst_of_changes_and_then_so_many_each_second() {
-        let (rates, begin) = (Rates::default(), Instant::now());
-        let count = |user: u32, after_ms: u64, tries: u32| {
-            let now = begin + Duration::from_millis(after_ms);
-            (0..tries).filter(|_| rates.count(Peer::User(user), now).is_ok()).count()
+    fn changes_are_limited_and_reports_are_not() {
+        let rates = Rates::default();
+        let limit = |method: &str, route: &str| {
+            let method = method.parse().expect("a method");
+            rates.of(&method, route).map(|buckets| buckets.allowance().per_second)
         };
-        assert_eq!(count(1, 0, 5000), 2000);
-        assert_eq!(count(2, 0, 10), 10, "another user has an allowance of its own");
-        assert_eq!(count(1, 1000, 500), 200);
-        assert_eq!(rates.count(Peer::User(1), begin + Duration::from_millis(1000)), Err(Duration::from_millis(5)));
-        assert_eq!(count(1, 60_000, 5000), 2000);
-        assert_eq!(count(1, 30_000, 1), 0, "a clock that goes back grants nothing");
-    }
-
-    #[test]
-    fn users_who_make_no_changes_are_forgotten() {
-        let (rates, begin) = (Rates::default(), Instant::now());
-        let later = begin + Duration::from_secs(60);
-        for user in 0..3000 {
-            assert_eq!(rates.count(Peer::User(user), begin), Ok(()));
+        let table = [
+            ("PUT", "/v1/gpus/{id}/power-limit", Some(200.0)),
+            ("GET", "/v1/jobs", None),
+            ("POST", "/v1/jobs", Some(200.0)),
+            ("POST", "/v1/jobs/{id}/progress", None),
+            ("PUT", "/v1/recurring/{name}", Some(500.0)),
+            ("POST", "/v1/recurring/{name}/trials/{number}/progress", None),
+            ("GET", "/jobs/batch_size", Some(500.0)),
+            ("POST", "/report", None),
+            ("PATCH", "/trials", Some(500.0)),
+        ];
+        for (method, route, per_second) in table {
+            assert_eq!(limit(method, route), per_second, "{method} {route}");
         }
-        assert_eq!(rates.count(Peer::User(9), later), Ok(()));
-        assert_eq!(rates.0.lock().expect("not poisoned").len(), 1);
+        let all = routes::all();
+        for route in CHANGE_ROUTES.into_iter().chain(RECURRING_ROUTES).chain([BEGINS_ON_GET]) {
+            assert!(all.iter().any(|(_, known)| known == route), "{route}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use super::access::{Need, need_of};
-use super::error::Problem;
+use super::error::{Denied, Problem};
 use super::guard::{self, Guard};
 use super::rates::{self, Rates};
 use super::seat::Seat;
@@ -109,8 +109,8 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
-        .layer(from_fn_with_state(asked, check_access))
         .layer(from_fn_with_state(rates, rates::enforce))
+        .layer(from_fn_with_state(asked, check_access))
         .layer(from_fn_with_state(guard, guard::enforce))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(add_headers))
@@ -130,26 +130,36 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
 const REPORTS: [&str; 3] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress", "/report"];
 
 /// Refuses a request without the right that its route needs, and passes the sender on to the handlers. Marks connections
-/// through which jobs or trials report.
+/// through which jobs or trials report. Records refused changes in the audit log, also those of what belongs to others,
+/// which the handlers refuse.
 async fn check_access(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let Some(seat) = request.extensions().get::<Seat>() else {
         return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection of the request is unknown")
             .into_response();
     };
-    let asker = shared.access.identify(seat, request.headers());
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let reporter = route.filter(|route| REPORTS.contains(route)).map(|_| seat.clone());
     let need = route.map(|route| need_of(request.method(), route));
+    let asker = shared.access.identify(seat, request.headers(), need == Some(Need::Zeus));
     if let Err(problem) = need.map_or(Ok(()), |need| shared.access.check(need, &asker)) {
         if need > Some(Need::Read) {
-            shared.audit_refusal(&asker, request.method(), request.uri().path());
+            shared.audit_refusal(&asker, request.method(), request.uri().path(), None);
         }
         return if bso::owns(request.uri().path()) { bso::refuse(problem) } else { problem.into_response() };
     }
-    request.extensions_mut().insert(asker);
+    // Limits and events have records of their own, with what was asked for.
+    if need != Some(Need::Jobs) {
+        request.extensions_mut().insert(asker);
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    request.extensions_mut().insert(asker.clone());
     let response = next.run(request).await;
     if let Some(seat) = reporter.filter(|_| response.status().is_success()) {
         seat.reported();
+    }
+    if let Some(Denied(why)) = response.extensions().get() {
+        shared.audit_refusal(&asker, &method, &path, Some(why));
     }
     response
 }

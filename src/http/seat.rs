@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,8 +113,21 @@ impl Seat {
     pub(super) fn user(&self) -> Option<u32> {
         match self.0.visitor.peer {
             Peer::User(user) => Some(user),
-            Peer::Unknown => None,
+            Peer::Remote(_) | Peer::Unknown => None,
         }
+    }
+
+    /// Returns the address of a client on another machine.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self.0.visitor.peer {
+            Peer::Remote(address) => Some(address),
+            Peer::User(_) | Peer::Unknown => None,
+        }
+    }
+
+    /// Returns true if the connection is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.0.is_encrypted.load(Ordering::Relaxed)
     }
 
     /// Returns the way by which the client is connected.

@@ -21,17 +21,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access::Access;
+use super::bucket::Buckets;
 use super::guard::Guard;
 use super::listen::{self, BindError};
 use super::live::Live;
 use super::peer::{self, TcpPeers, Visitor, Way};
 use super::places::{Limits, Peer};
 use super::rates::Rates;
-use super::refusals::Refusals;
 use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
-use super::shared::{Ready, Shared, SharedState};
+use super::shared::{RECORDED_REFUSALS, Ready, Shared, SharedState};
 use super::socket::{self, Socket, SocketRights};
 use super::tls::{self, MaybeTls};
 use super::zeusd::{ZeusSettings, Zeusd};
@@ -137,7 +137,7 @@ impl Server {
             live,
             zeusd,
             access,
-            refusals: Refusals::default(),
+            refusals: Buckets::new(RECORDED_REFUSALS),
             timeout,
             body_limit,
         });
@@ -151,7 +151,7 @@ impl Server {
             abort: CancellationToken::new(),
             limits: limits(timeout),
         };
-        // One allowance for a user, whichever address it uses.
+        // One allowance for a sender, whichever address it uses.
         let rates = Rates::default();
         let on_tcp = async {
             let Some((listener, address)) = &tcp else { return pending().await };
@@ -265,9 +265,16 @@ impl Listener for Tcp<'_> {
         let _ = stream.set_nodelay(true);
         let visitor = match stream.local_addr() {
             Ok(server) => {
-                Visitor { way: Way::of_tcp(client, server), peer: self.peers.user(client, server), process: None }
+                let way = Way::of_tcp(client, server);
+                let peer = match (self.peers.user(client, server), way) {
+                    (Peer::Unknown, Way::Remote { .. }) => Peer::remote(client.ip()),
+                    (known, _) => known,
+                };
+                Visitor { way, peer, process: None }
             }
-            Err(_) => Visitor { way: Way::Remote { is_encrypted: false }, peer: Peer::Unknown, process: None },
+            Err(_) => {
+                Visitor { way: Way::Remote { is_encrypted: false }, peer: Peer::remote(client.ip()), process: None }
+            }
         };
         Ok((TcpConnection { stream, tls: self.tls.clone(), handshake: self.handshake }, visitor))
     }

@@ -10,14 +10,17 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::access::{Access, Asker};
+use super::bucket::{Allowance, Buckets};
 use super::error::Problem;
 use super::live::Live;
-use super::refusals::Refusals;
 use super::zeusd::Zeusd;
 use crate::controller::view::StatusView;
 use crate::controller::{Caller, Controller, Handle};
 use crate::recurring::Recurring;
 use crate::store::{AuditAction, AuditOutcome, AuditRecord};
+
+/// Refusals of one sender that are recorded in the audit log, so that a program in a loop cannot fill the disk with them.
+pub(super) const RECORDED_REFUSALS: Allowance = Allowance { per_second: 0.1, burst: 100.0 };
 
 /// The readiness flag: set when the daemon is ready to serve, cleared when it stops. Clones share one flag.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +50,8 @@ pub(super) struct SharedState {
     pub(super) live: Live,
     pub(super) zeusd: Zeusd,
     pub(super) access: Access,
-    pub(super) refusals: Refusals,
+    /// The refusals that may still be recorded in the audit log.
+    pub(super) refusals: Buckets,
     pub(super) timeout: Duration,
     pub(super) body_limit: usize,
 }
@@ -68,11 +72,16 @@ impl From<SharedState> for Shared {
 
 impl Shared {
     /// Records in the audit log that a request was refused because its caller lacks the right to the change that it
-    /// requests. If many are refused in a short time, only their number is recorded.
-    pub(super) fn audit_refusal(&self, asker: &Asker, method: &Method, path: &str) {
-        let Some(skipped) = self.refusals.count(asker.user, Instant::now()) else { return };
+    /// requests. If many are refused in a short time, only their number is recorded. `why` is the answer's explanation,
+    /// where the route alone does not say it.
+    pub(super) fn audit_refusal(&self, asker: &Asker, method: &Method, path: &str, why: Option<&str>) {
+        let Ok(skipped) = self.refusals.take(&asker.identity(), Instant::now()) else { return };
         let path: String = path.chars().take(200).collect();
         let mut reason = format!("{method} {path}");
+        if let Some(why) = why {
+            reason += ": ";
+            reason.extend(why.chars().take(400));
+        }
         if skipped > 0 {
             reason += &format!("; {skipped} further requests have been refused since the last record");
         }

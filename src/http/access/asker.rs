@@ -1,5 +1,7 @@
 //! Who asks: the other end of the connection, the token of the request, and the rights of both together.
 
+use std::net::IpAddr;
+
 use super::needs::Need;
 use super::token::{Claims, Scope, TokenError};
 use crate::controller::{Client, Subject};
@@ -18,12 +20,27 @@ pub(in crate::http) enum Token {
     Valid(Claims),
 }
 
+/// Whom a request counts for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::http) enum Identity {
+    /// The holder of tokens with this subject.
+    Token(String),
+    /// A user of this machine, by number.
+    User(u32),
+    /// A client on another machine, by its address.
+    Address(IpAddr),
+    /// All others.
+    Unknown,
+}
+
 /// Sender of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::http) struct Asker {
     pub(in crate::http) way: Way,
     /// Number of the user; `None` if the kernel does not report the user.
     pub(in crate::http) user: Option<u32>,
+    /// Address of the client, if it is on another machine.
+    pub(in crate::http) address: Option<IpAddr>,
     /// Process at the other end; `None` over TCP, where it is unknown.
     pub(in crate::http) process: Option<Process>,
     pub(in crate::http) token: Token,
@@ -33,6 +50,16 @@ pub(in crate::http) struct Asker {
 }
 
 impl Asker {
+    /// Returns for whom the request counts: the subject of its token, or else its user or its address.
+    pub(in crate::http) fn identity(&self) -> Identity {
+        let subject = match &self.token {
+            Token::Valid(claims) => Some(Identity::Token(claims.sub.clone())),
+            Token::Absent | Token::Invalid(_) => None,
+        };
+        let user = || self.user.map(Identity::User);
+        subject.or_else(user).or_else(|| self.address.map(Identity::Address)).unwrap_or(Identity::Unknown)
+    }
+
     /// Returns the sender as the controller knows it.
     pub(in crate::http) fn client(&self) -> Client {
         let subject = match &self.token {

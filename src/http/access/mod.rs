@@ -17,7 +17,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 
-pub(super) use asker::{Asker, Token};
+pub(super) use asker::{Asker, Identity, Token};
 pub use keys::{KeyError, TokenKeys};
 pub(super) use needs::Need;
 pub use token::{Claims, Examined, Scope, TokenError, UnknownScope};
@@ -59,9 +59,10 @@ impl Access {
         })))
     }
 
-    /// Returns who sends a request with these headers over the connection of `seat`.
-    pub(super) fn identify(&self, seat: &Seat, headers: &HeaderMap) -> Asker {
-        let token = match (&self.0.keys, bearer(headers)) {
+    /// Returns who sends a request with these headers over the connection of `seat`. `is_exact` is true for Zeus's daemon,
+    /// which reads the header as [`bearer`] says.
+    pub(super) fn identify(&self, seat: &Seat, headers: &HeaderMap, is_exact: bool) -> Asker {
+        let token = match (&self.0.keys, bearer(headers, is_exact)) {
             (None, _) | (_, None) => Token::Absent,
             (Some(keys), Some(text)) => match keys.verify(text) {
                 Ok(claims) => Token::Valid(claims),
@@ -70,7 +71,7 @@ impl Access {
         };
         let (way, user, process) = (seat.way(), seat.user(), seat.process());
         let rights = Rights::of(way, user, self.0.loopback_control).with(&token, way);
-        Asker { way, user, process, token, rights, takes_tokens: self.0.keys.is_some() }
+        Asker { way, user, address: seat.address(), process, token, rights, takes_tokens: self.0.keys.is_some() }
     }
 
     /// Checks that a request may have what its route needs.
@@ -110,9 +111,13 @@ impl Access {
     }
 }
 
-/// Returns the token of a request: what follows `Bearer `, exactly so, in a header of ASCII.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+/// Returns the token of a request: what follows `Bearer ` in a header of ASCII. The case of the scheme does not matter
+/// (RFC 7235 §2.1), unless `is_exact`.
+fn bearer(headers: &HeaderMap, is_exact: bool) -> Option<&str> {
+    const SCHEME: &str = "Bearer ";
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_at_checked(SCHEME.len())?;
+    let is_bearer = if is_exact { scheme == SCHEME } else { scheme.eq_ignore_ascii_case(SCHEME) };
+    is_bearer.then_some(token)
 }
 
 /// Returns what a route needs. A HEAD request needs what GET does.

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::fields::Mistake;
-use crate::http::error::Problem;
+use crate::http::error::{Denied, Problem};
 use crate::recurring::{RecurringError, ZeusError};
 use wattune_core::bandit::ZeusRefused;
 
@@ -112,6 +112,14 @@ impl From<Problem> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body)).into_response()
+        let denied = match &self.body {
+            Body::Message { message } if self.status == StatusCode::FORBIDDEN => Some(Denied(message.clone())),
+            _ => None,
+        };
+        let mut response = (self.status, Json(self.body)).into_response();
+        if let Some(denied) = denied {
+            response.extensions_mut().insert(denied);
+        }
+        response
     }
 }

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, patch, post};
@@ -27,6 +27,7 @@ use self::models::{JobSpec, TrainingResult, TrialId, validation};
 use self::request::{Body, JobParam};
 use super::access::By;
 use super::error::{CHALLENGE, Problem};
+use super::seat::Seat;
 use super::shared::Shared;
 use crate::controller::Caller;
 use crate::recurring::{ZeusError, ZeusRegistration};
@@ -85,10 +86,11 @@ pub(super) fn unknown_path() -> Response {
 }
 
 /// Redirects to the path without the slash at its end.
-async fn without_slash(uri: Uri, headers: HeaderMap) -> Response {
+async fn without_slash(uri: Uri, headers: HeaderMap, seat: Option<Extension<Seat>>) -> Response {
     let path = uri.path().trim_end_matches('/');
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(|host| format!("http://{host}"));
+    let scheme = if seat.is_some_and(|seat| seat.is_encrypted()) { "https" } else { "http" };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(|host| format!("{scheme}://{host}"));
     let location = format!("{}{path}{query}", host.unwrap_or_default());
     (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)]).into_response()
 }

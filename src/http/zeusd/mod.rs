@@ -69,7 +69,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Result<Respon
         let group = ApiGroup::of(path);
         if let Err(refusal) = rights::check(&shared.access, asker, group) {
             if group == Some(ApiGroup::GpuControl) {
-                shared.audit_refusal(asker, &method, path);
+                shared.audit_refusal(asker, &method, path, None);
             }
             return Err(refusal);
         }
