@@ -196,6 +196,21 @@ async fn demand_response_jobs_and_overrides_are_recorded_with_their_end() {
 }
 
 #[tokio::test]
+async fn what_the_command_restores_is_recorded() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let node = Node::start(&driver).await;
+    node.daemon.hold(&driver, 0, 225.0).await;
+    node.daemon.kill();
+    let restored = Daemon::restore(&driver, node.state.path());
+    assert!(restored.status.success(), "{restored:?}");
+    let records = stored(node.state.path()).await;
+    let last = records.last().expect("a record");
+    let who = format!("wattune restore, user {}", wattune::files::user());
+    assert_eq!((&last["action"], &last["who"]), (&json!("restore_power_limit"), &json!(who)), "{records:?}");
+    assert_eq!((&last["after"], &last["outcome"]), (&json!({"power_limit_w": 300.0}), &json!("enforced")), "{last}");
+}
+
+#[tokio::test]
 async fn a_killed_daemons_stored_records_stay_and_the_next_one_records_what_it_restores() {
     let driver = FakeDriver::new(&[json!({})]);
     let node = Node::start(&driver).await;

@@ -50,7 +50,22 @@ impl std::fmt::Display for DaemonAddress {
     }
 }
 
+/// Returns true if a request was not sent because this user may not open the daemon's socket.
+pub(super) fn is_denied(error: &reqwest::Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    kinds.any(|kind| kind == std::io::ErrorKind::PermissionDenied)
+}
+
 impl DaemonAddress {
+    /// Returns why a request over a socket that this user may not open was not sent.
+    pub(super) fn explain_denied(&self) -> String {
+        format!(
+            "no permission to open {self}: only the users whom the mode and the group of that socket admit may; ask for \
+             membership in its group (often wattune), run this as root, or use the daemon's TCP address"
+        )
+    }
+
     /// Returns the address of the daemon that runs with these settings.
     pub(super) fn of(settings: &Settings) -> Self {
         match (&settings.http.listen, &settings.http.socket) {
@@ -84,8 +99,16 @@ impl DaemonAddress {
     /// Returns the body of the answer to a GET request for `path`, such as "/v1/status".
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
         let (client, base) = self.client(Duration::from_secs(5))?;
-        let answer = client.get(format!("{base}{path}")).send().await.with_context(|| {
-            format!("no wattune daemon answers at {self}; is `wattune serve` running, and does it listen there?")
+        let answer = client.get(format!("{base}{path}")).send().await.map_err(|error| {
+            let why = match is_denied(&error) {
+                true => self.explain_denied(),
+                false => {
+                    format!(
+                        "no wattune daemon answers at {self}; is `wattune serve` running, and does it listen there?"
+                    )
+                }
+            };
+            anyhow::Error::new(error).context(why)
         })?;
         let code = answer.status();
         let text = answer.text().await?;

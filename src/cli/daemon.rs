@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::{Client, Method};
 use serde_json::Value;
 
-use crate::cli::ask::DaemonAddress;
+use crate::cli::ask::{DaemonAddress, is_denied};
 
 /// Time-out of a connection attempt. A daemon on this machine accepts at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl Daemon {
         body: Option<&Value>,
         timeout: Duration,
     ) -> Result<(Value, &DaemonAddress), Failure> {
-        let mut refused = Vec::new();
+        let (mut refused, mut denied) = (Vec::new(), None);
         for Door { address, client, base } in &self.doors {
             let request = client.request(method.clone(), format!("{base}{path}")).timeout(timeout);
             let sent = match body {
@@ -77,11 +77,17 @@ impl Daemon {
             };
             match sent {
                 Ok(answer) => return read(answer).await.map(|body| (body, address)),
-                Err(error) if error.is_connect() && !error.is_timeout() => refused.push(address.to_string()),
+                Err(error) if error.is_connect() && !error.is_timeout() => {
+                    refused.push(address.to_string());
+                    if is_denied(&error) {
+                        denied.get_or_insert_with(|| address.explain_denied());
+                    }
+                }
                 Err(_) => return Err(Failure::NoAnswer(format!("the daemon at {address} does not answer"))),
             }
         }
-        Err(Failure::NoAnswer(format!("no daemon answers at {}", refused.join(" or "))))
+        let absent = || format!("no daemon answers at {}", refused.join(" or "));
+        Err(Failure::NoAnswer(denied.unwrap_or_else(absent)))
     }
 }
 

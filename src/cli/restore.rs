@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use chrono::{DateTime, Utc};
 
 use super::devices::handles;
 use super::output::{Exit, Format};
@@ -11,9 +12,13 @@ use super::settings::ShowFlags;
 use super::state_dir::Lock;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
+use crate::controller::of_restored;
+use crate::files;
 use crate::gpu::journal::{self, Journal, boot_id};
 use crate::gpu::restore::{Clocks, Restored, restore_all};
-use crate::store;
+use crate::gpu::thread::GpuHandle;
+use crate::store::{self, AuditAction, AuditRecord, Store};
+use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
 /// Restores the original power limit of every GPU that a daemon has changed. For use after a daemon was killed and will
@@ -78,6 +83,34 @@ fn print(lines: &[Line], format: Format, unused_state_dir: Option<&Path>) -> any
     })
 }
 
+/// Records what was restored in the daemon's audit log, if there is a database. Restoring works without one.
+fn record(
+    state_dir: &Path,
+    restored: &[(GpuId, Restored)],
+    before: &[(GpuId, Option<PowerLimit>)],
+    at: DateTime<Utc>,
+) -> anyhow::Result<()> {
+    if restored.is_empty() || !is_there(&state_dir.join(store::FILE_NAME))? {
+        return Ok(());
+    }
+    let who = format!("wattune restore, user {}", files::user());
+    let records = restored.iter().map(|(id, outcome)| {
+        let before = before.iter().find(|(gpu, _)| gpu == id).and_then(|(_, limit)| *limit);
+        of_restored(AuditRecord::new(at, &who, AuditAction::RestorePowerLimit), id, outcome, before)
+    });
+    let write = async || {
+        let store = Store::open_with_wait(state_dir).await?;
+        records.for_each(|record| store.audit().record(record));
+        let stored = store.audit().flush().await;
+        store.close().await;
+        anyhow::Ok(stored?)
+    };
+    // A thread of its own, since a daemon that cannot start calls this from within its runtime.
+    let on_runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(write());
+    let done = std::thread::scope(|scope| scope.spawn(on_runtime).join());
+    done.unwrap_or_else(|_| bail!("writing it failed"))
+}
+
 /// Restores every GPU whose original limit the journal records. If it records none, the driver is not opened.
 pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let state_dir = settings.state_dir();
@@ -91,7 +124,12 @@ pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let (handles, _) = handles(settings, &clock)?;
+    let limit = |handle: &GpuHandle| (handle.identity().id.clone(), handle.observe().reading.requested);
+    let before: Vec<_> = handles.iter().map(limit).collect();
     let restored = restore_all(&mut journal, &handles, Seconds::new(5.0));
+    if let Err(error) = record(&state_dir, &restored, &before, clock.now().utc) {
+        tracing::warn!("the audit log has no record of what was restored: {error:#}");
+    }
     let line = |(gpu, outcome): &(_, Restored)| Line {
         gpu: format!("{gpu}"),
         outcome: match outcome {
