@@ -197,7 +197,11 @@ async fn where_clocks_are_not_to_be_had_limits_are_steered_alone() {
     let why = async |gpu| daemon.gpu(gpu).await["clocks_left_alone"].as_str().unwrap_or_default().to_owned();
     let (denied, theirs, absent) = (why(0).await, why(1).await, why(2).await);
     assert!(denied.contains("nvmlDeviceSetGpuLockedClocks: no permission"), "{denied}");
-    assert!(theirs.contains("runs at 1200 MHz at most, its highest clock is 1740 MHz") && theirs.contains("nvidia-smi -rgc"), "{theirs}");
+    assert!(
+        theirs.contains("runs at 1200 MHz at most, its highest clock is 1740 MHz")
+            && theirs.contains("nvidia-smi -rgc"),
+        "{theirs}"
+    );
     assert!(absent.contains("not supported"), "{absent}");
     let tries = driver.writes().into_iter().filter(|w| w.call == "nvmlDeviceSetGpuLockedClocks");
     assert_eq!(

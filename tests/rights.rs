@@ -92,7 +92,7 @@ async fn each_trial_belongs_to_who_began_it() {
         let second = begun(BOB);
         let (reported, ended) = sends(BOB, 1, &first);
         assert_eq!((reported.0, ended.0), (403, 403), "{reported:?} {ended:?}");
-        assert!(reported.1.to_string().contains(&format!("trial 1 of recurring job")), "{reported:?}");
+        assert!(reported.1.to_string().contains("trial 1 of recurring job"), "{reported:?}");
         let (reported, ended) = sends(ADA, 2, &second);
         assert_eq!((reported.0, ended.0), (403, 403), "nor does the job's owner: {reported:?} {ended:?}");
         let (reported, ended) = sends(BOB, 2, &second);

@@ -54,7 +54,7 @@ struct Reader {
 
 enum Link {
     Thread(SyncSender<Request>),
-    Inline(Mutex<Worker>),
+    Inline(Box<Mutex<Worker>>),
 }
 
 struct Shared {
@@ -122,7 +122,7 @@ impl GpuHandle {
         let (shared, readers) = (Arc::new(Mutex::new(shared)), Arc::new(Readers::default()));
         let (ended_writes, _) = watch::channel(());
         let link = match sampling {
-            Sampling::OnRequest => Link::Inline(Mutex::new(worker)),
+            Sampling::OnRequest => Link::Inline(Box::new(Mutex::new(worker))),
             Sampling::Every(period) => {
                 // One place for a read or a write, and one for the callers that wait for a reading.
                 let (sender, receiver) = mpsc::sync_channel(2);

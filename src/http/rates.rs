@@ -19,7 +19,7 @@ use super::error::Problem;
 /// Changes of limits, events and jobs.
 const CHANGES: Allowance = Allowance { per_second: 200.0, burst: 2000.0 };
 /// Changes of recurring jobs.
-const RECURRING: Allowance = Allowance { per_second: 500.0, burst: 5000.0 };
+const RECURRING: Allowance = Allowance { per_second: 2000.0, burst: 20_000.0 };
 
 /// Routes whose requests, unless they only read, are changes of limits, events and jobs.
 const CHANGE_ROUTES: [&str; 7] = [
@@ -107,11 +107,11 @@ mod tests {
             ("GET", "/v1/jobs", None),
             ("POST", "/v1/jobs", Some(200.0)),
             ("POST", "/v1/jobs/{id}/progress", None),
-            ("PUT", "/v1/recurring/{name}", Some(500.0)),
+            ("PUT", "/v1/recurring/{name}", Some(2000.0)),
             ("POST", "/v1/recurring/{name}/trials/{number}/progress", None),
-            ("GET", "/jobs/batch_size", Some(500.0)),
+            ("GET", "/jobs/batch_size", Some(2000.0)),
             ("POST", "/report", None),
-            ("PATCH", "/trials", Some(500.0)),
+            ("PATCH", "/trials", Some(2000.0)),
         ];
         for (method, route, per_second) in table {
             assert_eq!(limit(method, route), per_second, "{method} {route}");

@@ -121,7 +121,8 @@ fn a_list_of_another_journal_is_not_believed() {
 
 #[test]
 fn a_list_without_its_record_is_an_error_in_this_boot_and_none_in_a_later_one() {
-    let damage: [(&str, fn(&Path)); 5] = [
+    type Damage = fn(&Path);
+    let damage: [(&str, Damage); 5] = [
         ("removed", |path| fs::remove_file(path).expect("removed")),
         ("empty", |path| fs::write(path, "").expect("written")),
         ("zeros", |path| fs::write(path, vec![0; 2 * PLACE]).expect("written")),
