@@ -408,7 +408,7 @@ fn semicolons_tabs_and_decimal_commas_are_read() {
 fn values_in_another_unit_are_noticed_and_can_be_set() {
     let kilograms = "time,value\n2026-07-01T02:00Z,0.369\n2026-07-01T03:00Z,0.412\n";
     let error = refused(kilograms);
-    assert!(error.contains("looks like kg_per_kwh") && error.contains("carbon.file.unit = \"kg_per_kwh\""), "{error}");
+    assert!(error.contains("look like kg_per_kwh") && error.contains("carbon.file.unit = \"kg_per_kwh\""), "{error}");
     let unit = |unit| Settings { unit: Some(unit), ..Settings::default() };
     for (set, right) in [
         (FileUnit::KgPerKwh, [369.0, 412.0]),
