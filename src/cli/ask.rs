@@ -52,9 +52,15 @@ impl std::fmt::Display for DaemonAddress {
 
 /// Returns true if a request was not sent because this user may not open the daemon's socket.
 pub(super) fn is_denied(error: &reqwest::Error) -> bool {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
-    kinds.any(|kind| kind == std::io::ErrorKind::PermissionDenied)
+    let mut cause = std::error::Error::source(error);
+    while let Some(found) = cause {
+        let kind = found.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        if kind == Some(std::io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        cause = found.source();
+    }
+    false
 }
 
 impl DaemonAddress {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use chrono::{DateTime, Utc};
 
 use super::devices::handles;
@@ -108,7 +108,7 @@ fn record(
     // A thread of its own, since a daemon that cannot start calls this from within its runtime.
     let on_runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(write());
     let done = std::thread::scope(|scope| scope.spawn(on_runtime).join());
-    done.unwrap_or_else(|_| bail!("writing it failed"))
+    done.unwrap_or_else(|_| Err(anyhow!("writing it failed")))
 }
 
 /// Restores every GPU whose original limit the journal records. If it records none, the driver is not opened.
