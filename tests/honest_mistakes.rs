@@ -177,7 +177,7 @@ fn mistakes_in_carbon_files_are_named() {
     };
     let (utc, local) = ("%FT%TZ", "%F %T");
     let wrong = [
-        (hours("time,value", ",", &["0.369", "0.412", "0.4"], utc), "", "looks like kg_per_kwh"),
+        (hours("time,value", ",", &["0.369", "0.412", "0.4"], utc), "", "look like kg_per_kwh"),
         (
             hours("time,kgCO2/kWh", ",", &["0.369", "0.412", "0.4"], utc),
             "value_column = \"kgCO2/kWh\"\n",
