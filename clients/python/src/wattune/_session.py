@@ -178,8 +178,8 @@ class Session:
         if answer.status == 409 and unanswered_since is not None and self._find_own(unanswered_since, selection):
             return
         if "pids" in body and answer.status in (403, 409, 422) and answer.detail.startswith("pids"):
-            # The daemon itself runs below this process, counts these processes for another job of this command, or sees them
-            # as another user's.
+            # The daemon itself runs below this process, counts these processes for another job of this command, or sees
+            # them as another user's.
             self._with_pids = False
             del body["pids"]
             answer = self._request("POST", "/v1/jobs", body)
