@@ -131,9 +131,8 @@ impl Journal {
         self.change(|contents| drop(contents.originals.remove(gpu)))
     }
 
-    /// Records that `limit` is about to be written to a GPU that has `current`. Syncs to disk if that is the first write to
-    /// the GPU. If no original limit
-    /// is recorded for the GPU yet, `current` becomes its original limit.
+    /// Records that `limit` is about to be written to a GPU that has `current`. Syncs to disk if that is the first write
+    /// to the GPU. If no original limit is recorded for the GPU yet, `current` becomes its original limit.
     pub fn record_write(
         &mut self,
         gpu: &GpuId,

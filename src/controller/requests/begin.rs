@@ -13,8 +13,7 @@ use wattune_core::ledger::presence_entries::{PresenceChange, PresenceKind};
 
 impl Controller {
     /// Begins a held or suspended job: it takes its GPUs, and controls them unless another job does or only other users'
-    /// processes run there. Changes nothing if
-    /// the job is on its GPUs already.
+    /// processes run there. Changes nothing if the job is on its GPUs already.
     ///
     /// # Errors
     /// If there is no such job, it has ended, or the database cannot be written.
