@@ -147,12 +147,13 @@ async fn demand_response_jobs_and_overrides_are_recorded_with_their_end() {
     daemon.put("/v1/gpus/1/power-limit", &json!({"power_limit_w": 200, "ttl_s": 1})).await.expect(200);
     let id = daemon.register(&json!({"name": "short", "gpus": [1], "lease_s": 3600, "control": false})).await;
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
-    // The original limit has come back twice then: after the event and after the override.
+    // The original limit comes back last. A second restoration, between the event and the override, is made only if
+    // the controller looks at the GPU between the two requests.
     eventually("the end of the override", LONG, async || {
         let records = node.records("").await;
-        let restored = |r: &&Value| r["action"] == "restore_power_limit" && r["after"]["power_limit_w"] == 300.0;
-        let has_ended = records.iter().any(|r| r["action"] == "end_override");
-        (has_ended && records.iter().filter(restored).count() == 2).then_some(())
+        let ended = records.iter().position(|r| r["action"] == "end_override")?;
+        let restored = |r: &Value| r["action"] == "restore_power_limit" && r["after"]["power_limit_w"] == 300.0;
+        records[ended..].iter().any(restored).then_some(())
     })
     .await;
     let records = node.records("").await;
