@@ -5,6 +5,7 @@
 //! requests, the next request continues from the last answer. The control loop is not involved.
 
 mod document;
+mod rights;
 mod settings;
 mod spec;
 mod view;
@@ -121,17 +122,10 @@ impl Recurring {
         if by.has_control {
             return Ok(());
         }
-        let Some((owners, members)) = self.store.users_of_recurring(name).await? else { return Ok(()) };
-        if by.may_change(&owners) || (!as_owner && by.may_change(&members)) {
-            return Ok(());
+        match self.store.users_of_recurring(name).await? {
+            Some((owners, members)) => rights::of_user(name, &owners, &members, by, as_owner),
+            None => Ok(()),
         }
-        let what = if as_owner { "deletes it" } else { "has trials of it" };
-        Err(RecurringError::Forbidden(format!(
-            "recurring job {:?} belongs to {owners}, and this request comes from {}: only an owner {what}{}",
-            name.as_str(),
-            by.owners,
-            if as_owner { "" } else { ", or a user who has registered it with the same specification" }
-        )))
     }
 
     /// Checks that a caller may report for a trial and end it. A trial that does not exist passes, unless the job is one of
@@ -143,22 +137,10 @@ impl Recurring {
         if by.has_control {
             return Ok(());
         }
-        let Some((of_job, members, own)) = self.store.users_of_trial(name, number).await? else {
-            return self.check_users(name, by, false).await;
-        };
-        let owners = if own.is_empty() { &of_job } else { &own };
-        if by.may_change(owners) {
-            return Ok(());
+        match self.store.users_of_trial(name, number).await? {
+            Some((owners, members, own)) => rights::of_trial(name, &owners, &members, (number, &own), by),
+            None => self.check_users(name, by, false).await,
         }
-        if !by.may_change(&of_job) && !by.may_change(&members) {
-            return self.check_users(name, by, false).await;
-        }
-        Err(RecurringError::Forbidden(format!(
-            "trial {number} of recurring job {:?} belongs to {owners}, and this request comes from {}: only who began a trial \
-             reports for it and ends it",
-            name.as_str(),
-            by.owners
-        )))
     }
 
     /// Makes the caller a member of an existing recurring job that the caller has registered again.

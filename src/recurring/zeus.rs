@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{FullRuns, Recurring, RecurringError, one};
-use crate::store::{StoreError, StoredRecurring};
+use super::{FullRuns, Recurring, RecurringError, one, rights};
+use crate::store::{StoreError, StoredRecurring, UsersOfRecurring};
 use wattune_core::bandit::{Job, ZeusRefused, ZeusReport, ZeusSpec, ZeusVerdict};
 use wattune_core::domain::{Actor, JobName, Owners};
 
@@ -64,11 +64,6 @@ impl Recurring {
         Ok(self.check_users(&name_of(job_id), by, as_owner).await?)
     }
 
-    /// Checks that a caller may report for a trial of a Zeus client and end it, as [`Self::check_trial`].
-    pub async fn check_trial_for_zeus(&self, job_id: &str, number: u32, by: &Actor) -> Result<(), ZeusError> {
-        Ok(self.check_trial(&name_of(job_id), number, by).await?)
-    }
-
     /// Returns true if a Zeus client has registered the job.
     pub async fn is_known_to_zeus(&self, job_id: &str) -> Result<bool, ZeusError> {
         let stored = self.store.recurring_outline(&name_of(job_id), FullRuns::default()).await?;
@@ -87,11 +82,12 @@ impl Recurring {
     }
 
     /// Begins a trial that belongs to `by`; returns its number and its batch size.
-    pub async fn begin_for_zeus(&self, job_id: &str, by: Owners) -> Result<(u32, u64), ZeusError> {
+    pub async fn begin_for_zeus(&self, job_id: &str, by: Actor) -> Result<(u32, u64), ZeusError> {
         let now = self.now();
-        let begin = move |job: &mut Job| {
+        let begin = move |job: &mut Job, name: &JobName, users: UsersOfRecurring<'_>| {
+            rights::of_user(name, users.owners, users.members, &by, false)?;
             let begun = job.begin_for_zeus(now)?;
-            job.assign(begun.0, by);
+            job.assign(begun.0, by.owners);
             Ok(begun)
         };
         let (number, draw) = self.change_for_zeus(job_id, FullRuns::default(), begin).await?;
@@ -105,36 +101,58 @@ impl Recurring {
         Ok((number, draw.choice.batch_size))
     }
 
-    /// Processes a report.
+    /// Processes a report by `by`.
     pub async fn report_for_zeus(
         &self,
         job_id: &str,
         number: u32,
         batch_size: u64,
         report: ZeusReport,
+        by: Actor,
     ) -> Result<ZeusVerdict, ZeusError> {
         let now = self.now();
         let apply = move |job: &mut Job| job.report_for_zeus(number, batch_size, &report, now);
-        self.change_for_zeus(job_id, one(number), apply).await
+        self.change_trial_for_zeus(job_id, number, by, apply).await
     }
 
-    /// Ends a trial whose client's process ends.
-    pub async fn end_for_zeus(&self, job_id: &str, number: u32, batch_size: u64) -> Result<(), ZeusError> {
+    /// Ends a trial whose client's process ends, for `by`.
+    pub async fn end_for_zeus(&self, job_id: &str, number: u32, batch_size: u64, by: Actor) -> Result<(), ZeusError> {
         let now = self.now();
-        self.change_for_zeus(job_id, one(number), move |job| job.end_for_zeus(number, batch_size, now)).await
+        self.change_trial_for_zeus(job_id, number, by, move |job| job.end_for_zeus(number, batch_size, now)).await
+    }
+
+    /// Applies `change` to a job if `by` may change the trial, as [`Self::check_trial`] does.
+    async fn change_trial_for_zeus<T: Send + 'static>(
+        &self,
+        job_id: &str,
+        number: u32,
+        by: Actor,
+        change: impl FnOnce(&mut Job) -> Result<T, ZeusRefused> + Send + 'static,
+    ) -> Result<T, ZeusError> {
+        let change = move |job: &mut Job, name: &JobName, users: UsersOfRecurring<'_>| {
+            let UsersOfRecurring { owners, members } = users;
+            match job.run(number) {
+                Some(run) => rights::of_trial(name, owners, members, (number, &run.owners), &by)?,
+                None => rights::of_user(name, owners, members, &by, false)?,
+            }
+            Ok(change(job)?)
+        };
+        self.change_for_zeus(job_id, one(number), change).await
     }
 
     async fn change_for_zeus<T: Send + 'static>(
         &self,
         job_id: &str,
         full_runs: FullRuns,
-        change: impl FnOnce(&mut Job) -> Result<T, ZeusRefused> + Send + 'static,
+        change: impl FnOnce(&mut Job, &JobName, UsersOfRecurring<'_>) -> Result<T, ZeusError> + Send + 'static,
     ) -> Result<T, ZeusError> {
-        let id = job_id.to_owned();
-        let change = move |job: &mut Job| if is_of(job, &id) { Some(change(job)) } else { None };
-        let changed = self.store.change_recurring(&name_of(job_id), full_runs, change).await?;
-        let answer = changed.and_then(|(answer, _)| answer).ok_or(ZeusError::UnknownJob)?;
-        Ok(answer?)
+        let (name, id) = (name_of(job_id), job_id.to_owned());
+        let named = name.clone();
+        let change = move |job: &mut Job, users: UsersOfRecurring<'_>| {
+            if is_of(job, &id) { change(job, &named, users) } else { Err(ZeusError::UnknownJob) }
+        };
+        let changed = self.store.change_recurring_of(&name, full_runs, change).await?;
+        changed.unwrap_or(Err(ZeusError::UnknownJob))
     }
 }
 

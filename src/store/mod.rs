@@ -38,7 +38,7 @@ pub use ledger::{
     OpenIntervalRecord, RecoveredState, SettledTotal,
 };
 pub use presence::{Absence, ChosenStart, ExpectedSaving, Presence};
-pub use recurring::{Created, FullRuns, ListedRecurring, Page, StoredRecurring};
+pub use recurring::{Created, FullRuns, ListedRecurring, Page, StoredRecurring, UsersOfRecurring};
 pub use wattune_core::ledger::due::DueReason;
 pub use wattune_core::ledger::hour::SettlementInput;
 pub use wattune_core::ledger::sources::SourceKey;

@@ -4,17 +4,20 @@
 //!
 //! Policies need all trials of a job, so that requests read many rows. Therefore this module has a connection of its
 //! own (`connection.rs`), and processes each request on one thread. For most trials it reads only the eight columns
-//! that policies need: reading all eighteen takes three times as long.
+//! that policies need: reading all eighteen takes three times as long. What it has read stays in memory until another
+//! connection changes the database (`outlines.rs`).
 
 mod connection;
+mod outlines;
 mod trials;
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 pub(super) use self::connection::RecurringConnection;
+use self::outlines::Outlines;
 pub use self::trials::{FullRuns, Page, StoredRecurring};
-use self::trials::{all_runs, load, name, outline, save_run};
+use self::trials::{all_runs, complete, load, name, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
 use wattune_core::bandit::Job;
@@ -44,6 +47,15 @@ pub struct ListedRecurring {
     pub trials: u32,
     /// Number of running trials whose lease (longest silence before a trial counts as lost) has not expired.
     pub running: u32,
+}
+
+/// Users of a recurring job.
+#[derive(Clone, Copy, Debug)]
+pub struct UsersOfRecurring<'a> {
+    /// Owners of the recurring job.
+    pub owners: &'a Owners,
+    /// Members of the recurring job.
+    pub members: &'a Owners,
 }
 
 impl Store {
@@ -77,11 +89,14 @@ impl Store {
         full_runs: FullRuns,
     ) -> Result<Option<StoredRecurring>, StoreError> {
         let name = name.clone();
-        let read = move |db: &mut Connection| {
+        let read = move |db: &mut Connection, outlines: &mut Outlines| {
             let tx = db.transaction()?;
-            Ok(load(&tx, name, |db, id| outline(db, id, &full_runs))?.map(|(_, stored)| stored))
+            let Some((id, mut stored)) = outlines.take(&tx, &name)? else { return Ok(None) };
+            complete(&tx, id, &mut stored.job, &full_runs)?;
+            outlines.put(id, stored.clone());
+            Ok(Some(stored))
         };
-        self.recurring.read(read).await
+        self.recurring.read_outline(read).await
     }
 
     /// Returns the recurring job of which the training run `run` is a trial, with all its trials; `None` if there is
@@ -105,27 +120,31 @@ impl Store {
         change: impl FnOnce(&mut Job) -> T + Send + 'static,
     ) -> Result<Option<(T, StoredRecurring)>, StoreError> {
         let name = name.clone();
-        let changed = move |db: &mut Connection| {
-            let tx = writing(db)?;
-            let Some((id, mut stored)) = load(&tx, name, |db, id| outline(db, id, &full_runs))? else {
-                return Ok(None);
-            };
-            let (generator, runs) = (stored.job.generator.clone(), stored.job.runs.clone());
-            let answer = change(&mut stored.job);
-            let after = &stored.job;
-            if after.generator != generator {
-                tx.prepare_cached("UPDATE recurring_jobs SET generator = ?2 WHERE id = ?1")?
-                    .execute(params![id, rows::json(&after.generator)?])?;
-            }
-            for (i, run) in after.runs.iter().enumerate() {
-                if runs.get(i) != Some(run) {
-                    save_run(&tx, id, run)?;
-                }
-            }
-            tx.commit()?;
+        let changed = move |db: &mut Connection, outlines: &mut Outlines| {
+            let changed = change_outline(db, outlines, &name, &full_runs, |job, _| change(job))?;
+            let Some((answer, id, stored)) = changed else { return Ok(None) };
+            outlines.put(id, stored.clone());
             Ok(Some((answer, stored)))
         };
-        self.recurring.write(changed).await
+        self.recurring.write_outline(changed).await
+    }
+
+    /// Works as [`Self::change_recurring`], except that `change` sees the users of the recurring job, too, and that only
+    /// the result of `change` is returned: a copy of the job takes longer the more trials it has.
+    pub async fn change_recurring_of<T: Send + 'static>(
+        &self,
+        name: &JobName,
+        full_runs: FullRuns,
+        change: impl FnOnce(&mut Job, UsersOfRecurring<'_>) -> T + Send + 'static,
+    ) -> Result<Option<T>, StoreError> {
+        let name = name.clone();
+        let changed = move |db: &mut Connection, outlines: &mut Outlines| {
+            let changed = change_outline(db, outlines, &name, &full_runs, change)?;
+            let Some((answer, id, stored)) = changed else { return Ok(None) };
+            outlines.put(id, stored);
+            Ok(Some(answer))
+        };
+        self.recurring.write_outline(changed).await
     }
 
     /// Deletes a recurring job and its trials, but keeps the number of the last trial: a new job with the same name
@@ -228,8 +247,7 @@ impl Store {
                 tx.prepare_cached(sql)?.query_and_then([limit], |row| name(row.get(0)?))?.collect::<Result<_, _>>()?;
             let mut latest = Vec::with_capacity(names.len());
             for name in names {
-                latest
-                    .extend(load(&tx, name, |db, id| outline(db, id, &FullRuns::default()))?.map(|(_, stored)| stored));
+                latest.extend(load(&tx, name, outline)?.map(|(_, stored)| stored));
             }
             Ok((latest, all.unsigned_abs()))
         };
@@ -256,6 +274,34 @@ impl Store {
         let renewed = self.recurring.write(move |db| Ok(db.execute(sql, [now.timestamp_micros()])?));
         renewed.await.map(|_| ())
     }
+}
+
+/// Applies `change` to a recurring job and stores what changed. Returns the result of `change`, the job's row identifier
+/// and the changed job; `None` if there is no such job.
+fn change_outline<T>(
+    db: &mut Connection,
+    outlines: &mut Outlines,
+    name: &JobName,
+    full_runs: &FullRuns,
+    change: impl FnOnce(&mut Job, UsersOfRecurring<'_>) -> T,
+) -> Result<Option<(T, i64, StoredRecurring)>, StoreError> {
+    let tx = writing(db)?;
+    let Some((id, mut stored)) = outlines.take(&tx, name)? else { return Ok(None) };
+    let StoredRecurring { job, owners, members, .. } = &mut stored;
+    complete(&tx, id, job, full_runs)?;
+    let (generator, runs) = (job.generator.clone(), job.runs.clone());
+    let answer = change(job, UsersOfRecurring { owners, members });
+    if job.generator != generator {
+        tx.prepare_cached("UPDATE recurring_jobs SET generator = ?2 WHERE id = ?1")?
+            .execute(params![id, rows::json(&job.generator)?])?;
+    }
+    for (i, run) in job.runs.iter().enumerate() {
+        if runs.get(i) != Some(run) {
+            save_run(&tx, id, run)?;
+        }
+    }
+    tx.commit()?;
+    Ok(Some((answer, id, stored)))
 }
 
 fn create(db: &mut Connection, new: &StoredRecurring, most: u32, most_of_one: u32) -> Result<Created, StoreError> {
@@ -288,3 +334,6 @@ fn create(db: &mut Connection, new: &StoredRecurring, most: u32, most_of_one: u3
     tx.commit()?;
     Ok(Created::New)
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,14 +135,6 @@ async fn check_users(shared: &Shared, id: &str, by: &Caller, as_owner: bool) -> 
     within(shared, shared.recurring.check_users_for_zeus(id, &by.actor(), as_owner)).await
 }
 
-/// Checks that the caller may report for a trial and end it, or without a valid number that the caller has trials.
-async fn check_trial(shared: &Shared, id: &str, number: Option<u32>, by: &Caller) -> Result<(), Refusal> {
-    match number {
-        Some(number) => within(shared, shared.recurring.check_trial_for_zeus(id, number, &by.actor())).await,
-        None => check_users(shared, id, by, false).await,
-    }
-}
-
 async fn delete(State(shared): State<Shared>, By(by): By, JobParam(id): JobParam) -> Result<Json<()>, Refusal> {
     check_users(&shared, &id, &by, true).await?;
     match within(&shared, shared.recurring.delete_for_zeus(&id)).await? {
@@ -161,7 +153,6 @@ async fn next(
         // It would begin a trial of which the client does not learn.
         return Ok(Refusal::wrong_method("GET"));
     }
-    check_users(&shared, &id, &by, false).await?;
     let text = |refused| match refused {
         ZeusRefused::Impossible(_) => {
             let limit = "ensure this value is greater than 0 (type=value_error.number.not_gt; limit_value=0)";
@@ -173,7 +164,7 @@ async fn next(
         }
     };
     let begun =
-        within(&shared, async { Ok::<_, Infallible>(shared.recurring.begin_for_zeus(&id, by.owners()).await) }).await?;
+        within(&shared, async { Ok::<_, Infallible>(shared.recurring.begin_for_zeus(&id, by.actor()).await) }).await?;
     let (number, batch_size) = begun.map_err(|error| match error {
         ZeusError::UnknownJob => {
             Refusal::message(StatusCode::BAD_REQUEST, format!("Unknown job({id}). Please register the job first"))
@@ -198,16 +189,14 @@ async fn report(
     Body(result): Body<TrainingResult>,
 ) -> Result<Json<ReportAnswer>, Refusal> {
     let id = result.trial.job_id.as_str();
-    let numbers = result.trial.numbers();
-    let of_trial = numbers.as_ref().ok().and_then(|numbers| numbers.map(|(number, _)| number));
-    check_trial(&shared, id, of_trial, &by).await?;
     let bad = |message: String| Refusal::message(StatusCode::BAD_REQUEST, message);
     let unknown_trial = || bad(format!("Unknown trial {result}"));
     let unknown_job = || bad(format!("Unknown job {id}"));
-    let (number, batch_size) = match numbers {
+    let (number, batch_size) = match result.trial.numbers() {
         Ok(Some(numbers)) => numbers,
         // Zeus's server looks for the job first.
         other => {
+            check_users(&shared, id, &by, false).await?;
             let is_known = within(&shared, shared.recurring.is_known_to_zeus(id)).await?;
             return Err(match other {
                 _ if !is_known => unknown_job(),
@@ -216,7 +205,7 @@ async fn report(
             });
         }
     };
-    let judged = shared.recurring.report_for_zeus(id, number, batch_size, result.report());
+    let judged = shared.recurring.report_for_zeus(id, number, batch_size, result.report(), by.actor());
     let judged = within(&shared, async { Ok::<_, Infallible>(judged.await) }).await?;
     let verdict = judged.map_err(|error| match error {
         ZeusError::UnknownJob => unknown_job(),
@@ -257,13 +246,18 @@ async fn report(
 }
 
 async fn end(State(shared): State<Shared>, By(by): By, Body(trial): Body<TrialId>) -> Result<Json<()>, Refusal> {
-    let numbers = trial.numbers();
-    let of_trial = numbers.as_ref().ok().and_then(|numbers| numbers.map(|(number, _)| number));
-    check_trial(&shared, &trial.job_id, of_trial, &by).await?;
     let unknown = || Refusal::message(StatusCode::NOT_FOUND, format!("Could not find the trial: {trial}"));
-    let internal = |message| Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message);
-    let (number, batch_size) = numbers.map_err(internal)?.ok_or_else(unknown)?;
-    let ended = shared.recurring.end_for_zeus(&trial.job_id, number, batch_size);
+    let (number, batch_size) = match trial.numbers() {
+        Ok(Some(numbers)) => numbers,
+        other => {
+            check_users(&shared, &trial.job_id, &by, false).await?;
+            return Err(match other {
+                Err(message) => Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message),
+                Ok(_) => unknown(),
+            });
+        }
+    };
+    let ended = shared.recurring.end_for_zeus(&trial.job_id, number, batch_size, by.actor());
     let ended = within(&shared, async { Ok::<_, Infallible>(ended.await) }).await?;
     ended.map_err(|error| match error {
         ZeusError::UnknownJob | ZeusError::Refused(_) => unknown(),

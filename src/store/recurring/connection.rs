@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Mutex;
 
+use super::outlines::Outlines;
 use crate::store::StoreError;
 
 /// Number of changes, of about three pages each, after which the connection [`RecurringConnection::log`] copies
@@ -22,11 +23,11 @@ const CHANGES: u32 = 256;
 const LONGEST_LOG: u32 = 16_384;
 
 /// Connection for requests about recurring jobs, which queue for it and never wait behind requests of the control loop.
-/// `db` runs the requests; `log` only copies the write-ahead log into the database. Both are `None` once the store is
-/// closed.
+/// `db` runs the requests, with the outlines of recurring jobs that it has read; `log` only copies the write-ahead log
+/// into the database. Both are `None` once the store is closed.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct RecurringConnection {
-    db: Arc<Mutex<Option<Connection>>>,
+    db: Arc<Mutex<Option<(Connection, Outlines)>>>,
     log: Arc<Mutex<Option<Connection>>>,
     changes: Arc<AtomicU32>,
 }
@@ -51,6 +52,7 @@ impl RecurringConnection {
     }
 
     fn of(db: Option<Connection>, log: Option<Connection>) -> Self {
+        let db = db.map(|db| (db, Outlines::default()));
         Self { db: Arc::new(Mutex::new(db)), log: Arc::new(Mutex::new(log)), changes: Arc::default() }
     }
 
@@ -59,30 +61,61 @@ impl RecurringConnection {
         drop(self.log.lock().await.take());
     }
 
-    /// Runs `work` on the calling thread. Sending `work` to another thread would add a wait for a processor: on a busy
-    /// machine, in the slowest requests, that wait took ten times as long as the work itself. If the calling thread
-    /// blocks on the disk or on another writer, a further thread takes over the runtime's other tasks. Once begun,
-    /// `work` completes even if the caller no longer waits.
+    /// Runs `work`, which only reads.
     pub(super) async fn read<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
-        let mut db = self.db.lock().await;
-        let db = db.as_mut().ok_or(StoreError::Closed)?;
-        match Handle::current().runtime_flavor() {
-            RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| work(db)),
-            // This runtime has no further thread that could take over.
-            _ => work(db),
-        }
+        self.run(|db, _| work(db)).await
     }
 
-    /// Runs `work` that writes, in the way of [`Self::read`], and starts to empty the log after every [`CHANGES`]
-    /// calls.
+    /// Runs `work`, which only reads, and may use and keep outlines.
+    pub(super) async fn read_outline<T>(
+        &self,
+        work: impl FnOnce(&mut Connection, &mut Outlines) -> Result<T, StoreError> + Send,
+    ) -> Result<T, StoreError> {
+        self.run(work).await
+    }
+
+    /// Runs `work`, which writes, and removes all outlines from memory.
     pub(super) async fn write<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
-        let done = self.read(work).await;
+        let done = self.run(|db, outlines| {
+            outlines.clear();
+            work(db)
+        });
+        self.count_change(done.await)
+    }
+
+    /// Runs `work`, which takes an outline, writes its changes, and puts it back.
+    pub(super) async fn write_outline<T>(
+        &self,
+        work: impl FnOnce(&mut Connection, &mut Outlines) -> Result<T, StoreError> + Send,
+    ) -> Result<T, StoreError> {
+        self.count_change(self.run(work).await)
+    }
+
+    /// Runs `work` on the calling thread. Sending `work` to another thread would add a wait for a processor: on a busy
+    /// machine, in the slowest requests, that wait took ten times as long as the work itself. If the calling thread
+    /// blocks on the disk or on another writer, a further thread takes over the runtime's other tasks. Once begun,
+    /// `work` completes even if the caller no longer waits.
+    async fn run<T>(
+        &self,
+        work: impl FnOnce(&mut Connection, &mut Outlines) -> Result<T, StoreError> + Send,
+    ) -> Result<T, StoreError> {
+        let mut db = self.db.lock().await;
+        let (db, outlines) = db.as_mut().ok_or(StoreError::Closed)?;
+        match Handle::current().runtime_flavor() {
+            RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| work(db, outlines)),
+            // This runtime has no further thread that could take over.
+            _ => work(db, outlines),
+        }
+    }
+
+    /// Starts to empty the log after every [`CHANGES`] calls.
+    fn count_change<T>(&self, done: T) -> T {
         if self.changes.fetch_add(1, Ordering::Relaxed) + 1 >= CHANGES {
             self.empty_log();
         }

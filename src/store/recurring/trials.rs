@@ -69,6 +69,8 @@ const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
                     reason, owners";
 
+/// Returns the row identifier of a recurring job, and the job with the trials that `trials` reads: first those of which
+/// only the data that policies need are read, second the others.
 pub(super) fn load(
     db: &Connection,
     name: JobName,
@@ -98,51 +100,50 @@ pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run
     Ok((Vec::new(), runs))
 }
 
-/// Returns the trials of a recurring job in two lists: first those of which only the data that policies need are read;
-/// second the running and the selected ones, with all their data.
-pub(super) fn outline(db: &Connection, job: i64, full_runs: &FullRuns) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
-    let mut runs: Vec<Run> = Vec::new();
+/// Returns the trials of a recurring job in two lists: first the ended ones, of which only the data that policies need
+/// are read; second the running ones, with all their data.
+pub(super) fn outline(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
+    // The state is a literal because SQLite uses a partial index only if the statement itself shows that the index
+    // contains all rows sought.
+    let running = format!("INDEXED BY recurring_running WHERE job = ?1 AND state = '{RUNNING}' ORDER BY number");
+    let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {running}");
+    let runs = db.prepare_cached(&sql)?.query_and_then([job], run)?.collect::<Result<_, _>>()?;
+    let sql = format!("SELECT {TRIAL} FROM recurring_trials WHERE job = ?1 AND state <> '{RUNNING}' ORDER BY number");
+    let past_trials = db.prepare_cached(&sql)?.query_and_then([job], trial)?.collect::<Result<_, _>>()?;
+    Ok((past_trials, runs))
+}
+
+/// Reads all data of the trials that `full_runs` selects.
+pub(super) fn complete(db: &Connection, id: i64, job: &mut Job, full_runs: &FullRuns) -> Result<(), StoreError> {
+    // Most requests are about a running trial, of which all data are there already.
+    let number = full_runs.number.filter(|number| job.run(*number).is_none());
     let mut read = |place: &str, of: &[&dyn ToSql]| -> Result<(), StoreError> {
         let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {place}");
         let mut found = db.prepare_cached(&sql)?;
         for found in found.query_and_then(of, run)? {
-            runs.push(found?);
+            job.complete(found?);
         }
         Ok(())
     };
-    // The state is a literal because SQLite uses a partial index only if the statement itself shows that the index
-    // contains all rows sought.
-    read(&format!("INDEXED BY recurring_running WHERE job = ?1 AND state = '{RUNNING}'"), params![job])?;
-    if let Some(number) = full_runs.number {
-        read("WHERE job = ?1 AND number = ?2", params![job, number])?;
+    if let Some(number) = number {
+        read("WHERE job = ?1 AND number = ?2", params![id, number])?;
     }
     if let Some(key) = &full_runs.key {
-        read("INDEXED BY recurring_keys WHERE job = ?1 AND request_key = ?2", params![job, key])?;
+        read("INDEXED BY recurring_keys WHERE job = ?1 AND request_key = ?2", params![id, key])?;
     }
     if let Some(run) = &full_runs.run {
-        read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", params![job, run.as_str()])?;
+        read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", params![id, run.as_str()])?;
     }
     if let Some(Page { newest_first, after, limit }) = full_runs.page {
         let after = after.map(i64::from);
         if newest_first {
             let place = "WHERE job = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3";
-            read(place, params![job, after.unwrap_or(i64::MAX), limit])?;
+            read(place, params![id, after.unwrap_or(i64::MAX), limit])?;
         } else {
-            read("WHERE job = ?1 AND number > ?2 ORDER BY number LIMIT ?3", params![job, after.unwrap_or(0), limit])?;
+            read("WHERE job = ?1 AND number > ?2 ORDER BY number LIMIT ?3", params![id, after.unwrap_or(0), limit])?;
         }
     }
-    runs.sort_unstable_by_key(|r| r.trial.number);
-    runs.dedup_by_key(|r| r.trial.number);
-    let sql = format!("SELECT {TRIAL} FROM recurring_trials WHERE job = ?1 ORDER BY number");
-    let mut statement = db.prepare_cached(&sql)?;
-    let mut past_trials = Vec::new();
-    for found in statement.query_and_then([job], trial)? {
-        let found = found?;
-        if runs.binary_search_by_key(&found.number, |r| r.trial.number).is_err() {
-            past_trials.push(found);
-        }
-    }
-    Ok((past_trials, runs))
+    Ok(())
 }
 
 pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), StoreError> {

@@ -66,13 +66,33 @@ impl Job {
     }
 
     /// Returns all trials in no particular order.
-    fn all(&self) -> impl Iterator<Item = &Trial> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Trial> {
         self.past_trials.iter().chain(self.runs.iter().map(|r| &r.trial))
     }
 
     /// Returns the trial with this number if all its data are loaded.
     pub fn run(&self, number: u32) -> Option<&Run> {
         self.place(number).map(|i| &self.runs[i])
+    }
+
+    /// Adds all data of a trial. If the trial is among `past_trials`, it is no longer one of them.
+    pub fn complete(&mut self, run: Run) {
+        let number = run.trial.number;
+        if let Ok(i) = self.past_trials.binary_search_by_key(&number, |t| t.number) {
+            self.past_trials.remove(i);
+        }
+        if let Err(i) = self.runs.binary_search_by_key(&number, |r| r.trial.number) {
+            self.runs.insert(i, run);
+        }
+    }
+
+    /// Keeps of the ended trials only the data that policies need, and moves them to `past_trials`.
+    pub fn forget_ended(&mut self) {
+        for Run { trial, .. } in self.runs.extract_if(.., |r| !r.trial.is_running()) {
+            if let Err(i) = self.past_trials.binary_search_by_key(&trial.number, |t| t.number) {
+                self.past_trials.insert(i, trial);
+            }
+        }
     }
 
     /// Returns the batch size that the next trial would get, and the reason for it, without beginning a trial.

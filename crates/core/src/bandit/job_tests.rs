@@ -345,6 +345,28 @@ fn outlined(job: &Job, asked: impl Fn(&Run) -> bool) -> Job {
     Job { past_trials: past_trials.into_iter().map(|r| r.trial).collect(), runs, ..job.clone() }
 }
 
+#[test]
+fn a_forgotten_run_is_completed_again_in_its_place() {
+    let mut job = job(PolicyName::Zeus);
+    for i in 0..4 {
+        job.begin(None, at(i)).expect("begun");
+    }
+    for number in [3, 1] {
+        job.end(number, None, None, Ending::Withdrawn, at(9)).expect("ended");
+    }
+    let whole = job.clone();
+    job.forget_ended();
+    let numbers = |job: &Job| -> (Vec<u32>, Vec<u32>) {
+        (job.past_trials.iter().map(|t| t.number).collect(), job.runs.iter().map(|r| r.trial.number).collect())
+    };
+    assert_eq!(numbers(&job), (vec![1, 3], vec![2, 4]));
+    assert_eq!(job.trials(), whole.trials());
+    for number in [1, 2, 3] {
+        job.complete(whole.run(number).expect("known").clone());
+    }
+    assert_eq!(job, whole);
+}
+
 fn renew(client: &mut Client) {
     *client = Client { key: format!("{}'", client.key), ..Client::default() };
 }

@@ -123,10 +123,12 @@ fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {
 }
 
 /// Returns the cost (first) and the batch size (second) of the cheapest run that reached its target; `None` if no run
-/// has. Of equal costs the one that ended first counts.
-pub(super) fn cheapest(trials: &[Trial]) -> Option<(Cost, u64)> {
-    let reached = trials.iter().filter(|t| t.reached());
-    let least = reached.min_by(|a, b| a.cost.get().total_cmp(&b.cost.get()).then(a.ended_at.cmp(&b.ended_at)));
+/// has. Of equal costs the one that ended first counts, and of those that ended at the same time the one that began
+/// first.
+pub(super) fn cheapest<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> Option<(Cost, u64)> {
+    let reached = trials.into_iter().filter(|t| t.reached());
+    let end = |t: &Trial| (t.ended_at, t.number);
+    let least = reached.min_by(|a, b| a.cost.get().total_cmp(&b.cost.get()).then_with(|| end(a).cmp(&end(b))));
     least.map(|t| (t.cost, t.batch_size))
 }
 

@@ -60,7 +60,7 @@ impl Job {
         }
         let spec = &self.terms.spec;
         let cost = spec.knob.cost_of(report.energy, report.time).get();
-        let limit = spec.beta.zip(zeus::cheapest(&self.trials()).map(|(least, _)| least.get()));
+        let limit = spec.beta.zip(zeus::cheapest(self.all()).map(|(least, _)| least.get()));
         let is_within = limit.map_or(f64::INFINITY, |(beta, least)| beta * least) >= cost;
         let is_target = self.terms.target.is_reached(Some(report.metric));
         let max_epochs = spec.zeus.as_ref().map_or(i64::from(spec.max_epochs), |zeus| zeus.max_epochs);
@@ -118,7 +118,7 @@ impl Job {
         if trial.is_running() {
             return;
         }
-        let is_explored_anew = self.trials().iter().any(|other| {
+        let is_explored_anew = self.all().any(|other| {
             other.batch_size == trial.batch_size && other.kind == Kind::Exploration && other.number > trial.number
         });
         let trial = &mut self.runs[i].trial;
