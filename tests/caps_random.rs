@@ -220,7 +220,7 @@ impl Node {
             }
             Happens::End => {
                 if let Some((job, ..)) = self.jobs.pop() {
-                    self.controller.end(&job).await.expect("it runs");
+                    self.controller.end(&job, Caller::Local).await.expect("it runs");
                 }
             }
         }

@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
-use wattune::controller::{Controller, Parts, Settings as ControlSettings};
+use wattune::controller::{Caller, Controller, Parts, Settings as ControlSettings};
 use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::FeedState;
@@ -210,7 +210,7 @@ async fn every_joule_of_a_day_is_recorded_once_whatever_happens_to_daemon_and_cl
                 Event::Job(true) => job = Some(register(running).await),
                 Event::Job(false) => {
                     let id = job.take().expect("registered");
-                    running.end(&id).await.expect("ended");
+                    running.end(&id, Caller::Local).await.expect("ended");
                 }
                 Event::Stop(span) | Event::Kill(span) => {
                     let ending = controller.take().expect("running");
@@ -308,7 +308,7 @@ async fn energy_of_a_time_in_which_a_gpu_was_silent_is_theirs_who_held_it_then()
     go(&mut day, &mut controller, 50.0).await;
     day.fail(&["nvmlDeviceGetTotalEnergyConsumption"]);
     go(&mut day, &mut controller, 70.0).await;
-    let account = controller.end(&a).await.expect("ended");
+    let account = controller.end(&a, Caller::Local).await.expect("ended");
     assert!((account.energy_j - 6_000.0).abs() < 5.0, "its power is known: {account:?}");
     go(&mut day, &mut controller, 90.0).await;
     let b = register(&mut controller).await;
@@ -325,7 +325,7 @@ async fn energy_of_a_time_in_which_a_gpu_was_silent_is_theirs_who_held_it_then()
     // Then the GPU does not answer at all, and the daemon is killed before it does.
     day.fail(&EVERYTHING);
     go(&mut day, &mut controller, 130.0).await;
-    controller.end(&b).await.expect("ended");
+    controller.end(&b, Caller::Local).await.expect("ended");
     go(&mut day, &mut controller, 140.0).await;
     let c = register(&mut controller).await;
     go(&mut day, &mut controller, 150.0).await;
@@ -381,7 +381,9 @@ async fn every_joule_is_recorded_once_however_often_the_counter_is_away() {
         }
         let running = controller.as_mut().expect("running");
         match job.take() {
-            Some(id) if (1_200.0..1_210.0).contains(&day.elapsed) => drop(running.end(&id).await.expect("ended")),
+            Some(id) if (1_200.0..1_210.0).contains(&day.elapsed) => {
+                drop(running.end(&id, Caller::Local).await.expect("ended"))
+            }
             held => job = held,
         }
         if let Some((_, span)) = kills.next_if(|(at, _)| *at <= day.elapsed) {

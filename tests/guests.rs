@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use wattune::clock::{Clock as _, ManualClock};
-use wattune::controller::{ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, Settings};
+use wattune::controller::{Caller, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, Settings};
 use wattune::gpu::GpuDevice;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
@@ -160,7 +160,7 @@ async fn what_guests_cost_grows_with_their_number_and_no_faster() {
         // They go.
         for id in node.jobs.clone() {
             node.clock.advance(Seconds::new(0.01));
-            node.controller.end(&id).await.expect("ends");
+            node.controller.end(&id, Caller::Local).await.expect("ends");
         }
         node.live(120).await;
         let (_, after) = node.recorded().await;
@@ -205,7 +205,7 @@ async fn guests_that_share_a_gpu_leave_no_profile_behind() {
             node.controller.tick().await;
         }
         for id in node.jobs.clone() {
-            node.controller.end(&id).await.expect("ends");
+            node.controller.end(&id, Caller::Local).await.expect("ends");
             node.controller.tick().await;
         }
         for job in 0..guests {
@@ -224,14 +224,14 @@ async fn a_guest_that_shared_a_gpu_for_a_moment_leaves_no_profile_behind_nor_doe
         if is_shared {
             // It has gone again before anything is stored.
             node.register(false).await.expect("there is room");
-            node.controller.end(&node.jobs[1].clone()).await.expect("ends");
+            node.controller.end(&node.jobs[1].clone(), Caller::Local).await.expect("ends");
         }
         node.controller.tick().await;
         if restarts {
             node = node.restart().await;
         }
         node.train(0..300).await;
-        node.controller.end(&node.jobs[0].clone()).await.expect("ends");
+        node.controller.end(&node.jobs[0].clone(), Caller::Local).await.expect("ends");
         assert_eq!(node.has_profile(0).await, !is_shared, "shared: {is_shared}, a restart: {restarts}");
         node.controller.shut_down().await;
     }
@@ -251,7 +251,7 @@ async fn open_jobs_have_a_most_in_all_and_on_each_gpu() {
         let refused = node.register(false).await.expect_err("one too many");
         assert!(matches!(&refused, ControlError::TooMany(why) if why.contains(key)), "{refused}");
         let first = node.jobs[1].clone();
-        node.controller.end(&first).await.expect("ends");
+        node.controller.end(&first, Caller::Local).await.expect("ends");
         node.register(false).await.expect("there is room again");
         // Who is there goes on.
         let at = node.clock.monotonic().since(Monotonic::default());

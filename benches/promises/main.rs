@@ -392,7 +392,7 @@ async fn once(
     let at = own_clock.then(|| clock.monotonic().since(begun));
     let answer = controller.progress(&id, ProgressReport::new(before + job.done(), at)).await?;
     let reported = answer.slowdown;
-    controller.end(&id).await?;
+    controller.end(&id, Caller::Local).await?;
     let (slowdown, saved) = (job.slowdown(), job.energy_saved(original));
     Ok(Outcome { run: 0, slowdown, reported, saved, warned })
 }

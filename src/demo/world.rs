@@ -275,10 +275,12 @@ impl World {
             let Some(id) = job.id.clone().filter(|_| !job.is_silent()) else { continue };
             if job.is_held() {
                 match self.controller.renew_lease(&id).await {
-                    Ok(view) if view.wanted == Wanted::Run => match self.controller.begin(&id, None).await {
-                        Ok(_) => job.start(self.clock.utc()),
-                        Err(error) => tracing::error!(job.id = %id, "the daemon could not begin a job: {error}"),
-                    },
+                    Ok(view) if view.wanted == Wanted::Run => {
+                        match self.controller.begin(&id, Caller::Local, None).await {
+                            Ok(_) => job.start(self.clock.utc()),
+                            Err(error) => tracing::error!(job.id = %id, "the daemon could not begin a job: {error}"),
+                        }
+                    }
                     Ok(_) => {}
                     Err(error) => tracing::error!(job.id = %id, "the daemon could not hold a job: {error}"),
                 }
@@ -289,7 +291,7 @@ impl World {
                 tracing::error!(job.id = %id, "the daemon refused a report: {error}");
             }
             if job.is_done() {
-                match self.controller.end(&id).await {
+                match self.controller.end(&id, Caller::Local).await {
                     Ok(account) => {
                         self.reported.insert(job.name.clone(), account.savings);
                     }

@@ -32,12 +32,12 @@ async fn jobs_on_one_gpu_share_what_a_kill_leaves() {
     let b = register(&mut controller, job("b", 10.0, false)).await;
     let gone = register(&mut controller, job("gone", 10.0, false)).await;
     world.run(&mut controller, 20, &[&a, &b, &gone]).await;
-    controller.end(&gone).await.expect("ended");
+    controller.end(&gone, Caller::Local).await.expect("ended");
     world.run(&mut controller, 20, &[&a, &b]).await;
     // One that ends right before the kill keeps what it had, and gets no more.
     let late = register(&mut controller, job("late", 10.0, false)).await;
     world.run(&mut controller, 9, &[&a, &b, &late]).await;
-    controller.end(&late).await.expect("ended");
+    controller.end(&late, Caller::Local).await.expect("ended");
     drop(controller);
     world.pass(1.0);
     let mut controller = world.daemon().await;
@@ -60,7 +60,7 @@ async fn what_a_gpu_used_before_the_kill_is_whose_it_was_then() {
     world.run(&mut controller, 30, &[]).await;
     let id = register(&mut controller, job("short", 10.0, true)).await;
     world.run(&mut controller, 10, &[&id]).await;
-    controller.end(&id).await.expect("ended");
+    controller.end(&id, Caller::Local).await.expect("ended");
     world.run(&mut controller, 10, &[]).await;
     drop(controller);
     world.pass(2.0);

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
-use wattune::controller::{Controller, NewJob, Parts, ProgressReport, Settings as ControlSettings};
+use wattune::controller::{Caller, Controller, NewJob, Parts, ProgressReport, Settings as ControlSettings};
 use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::FeedState;

@@ -97,7 +97,7 @@ async fn whatever_ends_daemons_when_no_joule_is_recorded_twice() {
                 0 if guest.is_none() => guest = Some(register(&mut controller, job("guest", 20.0, false)).await),
                 1 => {
                     if let Some(id) = guest.take() {
-                        controller.end(&id).await.expect("ended");
+                        controller.end(&id, Caller::Local).await.expect("ended");
                     }
                 }
                 2 => world.clock.jump(TimeDelta::milliseconds(random.random_range(-5_000_000..5_000_000))),

@@ -1,7 +1,7 @@
 //! Accounts of jobs that waited: the four effects, their sum, reserved GPUs, and the ledger's entries.
 
-use wattune::controller::BeginReason;
 use wattune::controller::view::{AccountView, SavingFigures, SavingView};
+use wattune::controller::{BeginReason, Caller};
 use wattune::store::Store;
 use wattune_core::domain::{JobKey, Work};
 use wattune_core::ledger::entry::Entry;
@@ -30,11 +30,11 @@ async fn held_and_trained(idle_power: Watts) -> (World, JobId) {
             break;
         }
     }
-    world.controller.begin(&id, Some(BeginReason::Planned)).await.expect("begins");
+    world.controller.begin(&id, Caller::Local, Some(BeginReason::Planned)).await.expect("begins");
     world.train(0, true);
     world.train_until(&id, 0, Phase::Observing).await;
     world.train(0, false);
-    world.controller.end(&id).await.expect("ended");
+    world.controller.end(&id, Caller::Local).await.expect("ended");
     for _ in 0..30 {
         world.pass(600.0).await;
     }
@@ -117,10 +117,10 @@ async fn the_parts_of_a_job_are_one_job() {
         new
     };
     let first = world.register(keyed()).await;
-    world.controller.begin(&first, None).await.expect("begins");
+    world.controller.begin(&first, Caller::Local, None).await.expect("begins");
     world.train(0, true);
     world.train_until(&first, 0, Phase::Planned).await;
-    world.controller.suspended(&first).await.expect("suspended");
+    world.controller.suspended(&first, Caller::Local).await.expect("suspended");
     world.train(0, false);
     // A scheduler requeues it for longer than its lease lasts.
     for _ in 0..100 {
@@ -128,7 +128,7 @@ async fn the_parts_of_a_job_are_one_job() {
     }
     assert_eq!(world.view(&first).await.end_reason.as_deref(), Some("lease expired"));
     let second = world.register(keyed()).await;
-    world.controller.begin(&second, None).await.expect("resumes");
+    world.controller.begin(&second, Caller::Local, None).await.expect("resumes");
     world.train(0, true);
     for _ in 0..20 {
         world.pass(60.0).await;
@@ -137,7 +137,7 @@ async fn the_parts_of_a_job_are_one_job() {
     world.train(0, false);
     let part = world.controller.account_of(&first).await.expect("an account");
     assert_eq!(part.with_earlier_parts, None, "it took none up");
-    let account = world.controller.end(&second).await.expect("ended");
+    let account = world.controller.end(&second, Caller::Local).await.expect("ended");
     let whole = account.with_earlier_parts.expect("it took one up");
     assert_eq!(whole.job_ids, [first.to_string(), second.to_string()]);
     assert!(part.energy_j > 0.0 && account.energy_j > 0.0);

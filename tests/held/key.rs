@@ -1,6 +1,6 @@
 //! Keys: the same command takes a job up again after its starter has died.
 
-use wattune::controller::{ControlError, Wanted};
+use wattune::controller::{Caller, ControlError, Wanted};
 use wattune_core::domain::{JobKey, Work};
 
 use super::*;
@@ -28,7 +28,7 @@ async fn a_lapsed_job_is_taken_up_with_its_request_and_its_latest_start() {
         "a dead starter's job is taken up at once"
     );
 
-    world.controller.begin(&first, None).await.expect("begins");
+    world.controller.begin(&first, Caller::Local, None).await.expect("begins");
     world.train(0, true);
     world.train_until(&first, 0, Phase::Planned).await;
     let done = world.view(&first).await.samples.expect("reported");
@@ -49,11 +49,11 @@ async fn a_lapsed_job_is_taken_up_with_its_request_and_its_latest_start() {
     assert!(view.wanted == Some(Wanted::Hold), "{:?}", view.wanted);
     assert!(done > 0.0);
     // A scheduler takes a held job back to its queue; a job that its owner ends while it runs is not taken up.
-    world.controller.end(&again).await.expect("ended");
+    world.controller.end(&again, Caller::Local).await.expect("ended");
     let requeued = world.register(keyed(12.0)).await;
     assert_eq!(world.view(&requeued).await.continues, Some(again.to_string()));
-    world.controller.begin(&requeued, None).await.expect("begins");
-    world.controller.end(&requeued).await.expect("ended");
+    world.controller.begin(&requeued, Caller::Local, None).await.expect("begins");
+    world.controller.end(&requeued, Caller::Local).await.expect("ended");
     let anew = world.register(keyed(12.0)).await;
     let view = world.view(&anew).await;
     assert_eq!((view.continues, view.key.as_deref()), (None, Some("nightly")));

@@ -1,7 +1,7 @@
 //! Held jobs: the start follows the forecast, survives restarts, and comes by the latest start.
 
 use wattune::controller::view::WindowView;
-use wattune::controller::{BeginReason, ControlError, StartBound, Wanted, WhenRequest};
+use wattune::controller::{BeginReason, Caller, ControlError, StartBound, Wanted, WhenRequest};
 use wattune_core::domain::{JobName, Work};
 
 use super::*;
@@ -25,7 +25,7 @@ async fn a_held_job_waits_for_the_clean_hours_without_its_gpu() {
     assert_eq!((gpu.owner, gpu.observed_jobs.len()), (None, 0));
     let other = world.register(support::job("other", 0.03)).await;
     assert_eq!(world.gpu(0).owner, Some(other.to_string()));
-    world.controller.end(&other).await.expect("ended");
+    world.controller.end(&other, Caller::Local).await.expect("ended");
 
     for _ in 0..24 {
         world.pass(600.0).await;
@@ -35,7 +35,7 @@ async fn a_held_job_waits_for_the_clean_hours_without_its_gpu() {
     }
     let refused = world.controller.progress(&id, ProgressReport::new(samples(0.1), None)).await.expect_err("held");
     assert!(refused.to_string().contains("is held and has not begun"), "{refused}");
-    let refused = world.controller.suspended(&id).await.expect_err("held");
+    let refused = world.controller.suspended(&id, Caller::Local).await.expect_err("held");
     assert!(matches!(&refused, ControlError::Conflict(why) if why.contains("/begin")), "{refused}");
 
     let mut wanted = Wanted::Hold;
@@ -52,15 +52,15 @@ async fn a_held_job_waits_for_the_clean_hours_without_its_gpu() {
     let account = world.controller.account_of(&id).await.expect("an account");
     assert_eq!(account.energy_j, 0.0, "a held job uses no energy");
 
-    let begun = world.controller.begin(&id, Some(BeginReason::Planned)).await.expect("begins");
+    let begun = world.controller.begin(&id, Caller::Local, Some(BeginReason::Planned)).await.expect("begins");
     assert_eq!((begun.phase, begun.wanted), (Phase::Waiting, Wanted::Run));
     assert_eq!(world.gpu(0).owner, Some(id.to_string()));
-    let again = world.controller.begin(&id, None).await.expect("idempotent");
+    let again = world.controller.begin(&id, Caller::Local, None).await.expect("idempotent");
     assert_eq!(again.phase, Phase::Waiting);
     assert_eq!(world.view(&id).await.start.expect("offered").begun_at, Some(now));
     world.train(0, true);
     world.train_until(&id, 0, Phase::Planned).await;
-    let account = world.controller.end(&id).await.expect("ended");
+    let account = world.controller.end(&id, Caller::Local).await.expect("ended");
     assert!(account.energy_j > 0.0);
     world.verify().await;
 }
@@ -96,7 +96,7 @@ async fn a_constant_grid_and_a_past_latest_start_mean_now() {
         let id = world.register(held(name, hours)).await;
         let view = world.view(&id).await;
         assert_eq!((view.phase, view.wanted), (Some(Phase::Held), Some(Wanted::Run)), "{view:#?}");
-        world.controller.end(&id).await.expect("ended");
+        world.controller.end(&id, Caller::Local).await.expect("ended");
     }
 }
 
@@ -119,7 +119,7 @@ async fn the_latest_start_holds_whatever_else() {
     }
     assert_eq!(world.clock.utc(), hour(6));
     assert_eq!(world.lease(&id).await.wanted, Wanted::Run);
-    world.controller.begin(&id, Some(BeginReason::LatestStart)).await.expect("begins");
+    world.controller.begin(&id, Caller::Local, Some(BeginReason::LatestStart)).await.expect("begins");
     let before = world.view(&id).await.start.expect("offered");
     let world = world.kill().await;
     let view = world.view(&id).await;
@@ -152,7 +152,7 @@ async fn two_held_jobs_do_not_take_one_gpu_at_once() {
     let (a, b) = (start(world.view(&first).await), start(world.view(&second).await));
     assert!((a - b).abs() >= TimeDelta::hours(1), "{a} and {b}");
     // The first one's departure lets the second one choose again.
-    world.controller.end(&first).await.expect("cancelled");
+    world.controller.end(&first, Caller::Local).await.expect("cancelled");
     world.pass(60.0).await;
     let alone = start(world.view(&second).await);
     assert!(alone >= hour(6) && alone <= hour(11), "{alone}");
@@ -163,7 +163,7 @@ async fn a_held_job_that_finds_its_gpu_taken_runs_without_control() {
     let mut world = World::start(|_| 300.0).await;
     let id = world.register(held("late", 6.0)).await;
     let owner = world.register(support::job("owner", 0.03)).await;
-    let begun = world.controller.begin(&id, Some(BeginReason::StartNow)).await.expect("begins");
+    let begun = world.controller.begin(&id, Caller::Local, Some(BeginReason::StartNow)).await.expect("begins");
     assert_eq!(begun.phase, Phase::Observing, "{begun:#?}");
     assert!(begun.warnings.iter().any(|w| w.contains("another job controlled")), "{:?}", begun.warnings);
     let gpu = world.gpu(0);
@@ -206,7 +206,7 @@ async fn a_recurring_jobs_limits_are_chosen_together_with_its_start() {
     world.train(0, true);
     world.train_until(&first, 0, Phase::Planned).await;
     world.train(0, false);
-    world.controller.end(&first).await.expect("ended");
+    world.controller.end(&first, Caller::Local).await.expect("ended");
 
     let by_name = WhenRequest {
         name: Some(JobName::new("nightly").expect("a name")),

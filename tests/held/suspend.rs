@@ -1,6 +1,6 @@
 //! Suspended jobs: they save, exit, give their GPUs back and go on later, over restarts of the daemon.
 
-use wattune::controller::{ControlError, Wanted};
+use wattune::controller::{Caller, ControlError, Wanted};
 use wattune_core::domain::{Objective, SuspendOffer, Work};
 
 use super::*;
@@ -47,9 +47,9 @@ async fn it_gives_its_gpu_back_and_goes_on_at_ten() {
     world.train(0, false);
     let before = world.view(&id).await;
     let left_at = world.clock.utc();
-    let gone = world.controller.suspended(&id).await.expect("suspended");
+    let gone = world.controller.suspended(&id, Caller::Local).await.expect("suspended");
     assert_eq!((gone.phase, gone.wanted), (Phase::Suspended, Wanted::Suspend));
-    let again = world.controller.suspended(&id).await.expect("idempotent");
+    let again = world.controller.suspended(&id, Caller::Local).await.expect("idempotent");
     assert_eq!(again.phase, Phase::Suspended);
     world.pass(10.0).await;
     let gpu = world.gpu(0);
@@ -66,7 +66,7 @@ async fn it_gives_its_gpu_back_and_goes_on_at_ten() {
         world.report(&other, 0).await;
         assert_eq!(world.lease(&id).await.wanted, Wanted::Suspend);
     }
-    world.controller.end(&other).await.expect("ended");
+    world.controller.end(&other, Caller::Local).await.expect("ended");
     world.train(0, false);
     let account = world.controller.account_of(&id).await.expect("known");
     assert!((account.energy_j - energy).abs() < 1.0, "{} and {energy}", account.energy_j);
@@ -87,7 +87,7 @@ async fn it_gives_its_gpu_back_and_goes_on_at_ten() {
     }
     let now = world.clock.utc();
     assert!(wanted == Wanted::Run && now >= hour(5) && now <= hour(7), "{wanted:?} at {now}");
-    world.controller.begin(&id, None).await.expect("resumes");
+    world.controller.begin(&id, Caller::Local, None).await.expect("resumes");
     assert_eq!(world.gpu(0).owner, Some(id.to_string()));
     let view = world.view(&id).await;
     let away = (world.clock.utc() - left_at).as_seconds_f64();
@@ -105,7 +105,7 @@ async fn it_gives_its_gpu_back_and_goes_on_at_ten() {
     let learned = view.suspend.expect("offered");
     assert!(learned.stops == 1 && learned.restart_s > 105.0 && learned.restart_s < 180.0, "{learned:#?}");
     assert!(view.warnings.is_empty(), "{:?}", view.warnings);
-    world.controller.end(&id).await.expect("ended");
+    world.controller.end(&id, Caller::Local).await.expect("ended");
     world.verify().await;
 }
 
@@ -132,9 +132,9 @@ async fn a_job_that_ignores_the_request_loses_nothing() {
 async fn only_a_job_that_offered_it_is_suspended() {
     let mut world = World::start(sunny).await;
     let id = world.register(support::job("plain", 0.03)).await;
-    let refused = world.controller.suspended(&id).await.expect_err("not offered");
+    let refused = world.controller.suspended(&id, Caller::Local).await.expect_err("not offered");
     assert!(matches!(&refused, ControlError::Conflict(why) if why.contains("did not offer")), "{refused}");
-    let begun = world.controller.begin(&id, None).await.expect("nothing to do");
+    let begun = world.controller.begin(&id, Caller::Local, None).await.expect("nothing to do");
     assert_eq!((begun.phase, begun.wanted), (Phase::Waiting, Wanted::Run));
     let mut unbound = suspendable();
     unbound.objective = Objective::UNBOUND;

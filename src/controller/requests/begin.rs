@@ -16,20 +16,12 @@ impl Controller {
     /// processes run there. Changes nothing if the job is on its GPUs already.
     ///
     /// # Errors
-    /// If there is no such job, it has ended, or the database cannot be written.
-    pub async fn begin(&mut self, id: &JobId, reason: Option<BeginReason>) -> Result<ProgressView, ControlError> {
-        self.begin_for(id, reason, Caller::Local).await
-    }
-
-    /// Begins a held or suspended job by request of `by`, as [`Self::begin`].
-    ///
-    /// # Errors
-    /// As those of [`Self::begin`], or if the job belongs to others.
-    pub async fn begin_for(
+    /// If there is no such job, it has ended, it belongs to others than `by`, or the database cannot be written.
+    pub async fn begin(
         &mut self,
         id: &JobId,
-        reason: Option<BeginReason>,
         by: Caller,
+        reason: Option<BeginReason>,
     ) -> Result<ProgressView, ControlError> {
         self.check_owner(id, &by).await?;
         let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
@@ -66,17 +58,9 @@ impl Controller {
     /// free. Changes nothing if the job is suspended already.
     ///
     /// # Errors
-    /// If there is no such job, it has ended, it has not begun or does not offer to be suspended, or the database
-    /// cannot be written.
-    pub async fn suspended(&mut self, id: &JobId) -> Result<ProgressView, ControlError> {
-        self.suspended_for(id, Caller::Local).await
-    }
-
-    /// Suspends a job by request of `by`, as [`Self::suspended`].
-    ///
-    /// # Errors
-    /// As those of [`Self::suspended`], or if the job belongs to others.
-    pub async fn suspended_for(&mut self, id: &JobId, by: Caller) -> Result<ProgressView, ControlError> {
+    /// If there is no such job, it has ended, it belongs to others than `by`, it has not begun or does not offer to be
+    /// suspended, or the database cannot be written.
+    pub async fn suspended(&mut self, id: &JobId, by: Caller) -> Result<ProgressView, ControlError> {
         self.check_owner(id, &by).await?;
         let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
         if job.is_held() {

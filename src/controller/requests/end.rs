@@ -12,15 +12,10 @@ pub(super) const LAPSED: &str = "lease expired";
 impl Controller {
     /// Ends a job: restores the original limits of its GPUs, closes the ledger's intervals of the job, and returns its
     /// account.
-    pub async fn end(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
-        self.end_for(id, Caller::Local).await
-    }
-
-    /// Ends a job by request of `by`, as [`Self::end`].
     ///
     /// # Errors
-    /// If there is no such job, or it belongs to others.
-    pub async fn end_for(&mut self, id: &JobId, by: Caller) -> Result<AccountView, ControlError> {
+    /// If there is no such job, it has ended, or it belongs to others than `by`.
+    pub async fn end(&mut self, id: &JobId, by: Caller) -> Result<AccountView, ControlError> {
         self.check_owner(id, &by).await?;
         if !self.jobs.contains(id) {
             return Err(self.snapshot().no_such_job(id).await);

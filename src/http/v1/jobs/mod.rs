@@ -8,12 +8,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use self::register::{RegisterJob, null_as_default};
 use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressOrigin, ProgressView};
-use crate::controller::{BeginReason, ProgressReport};
+use crate::controller::{BeginReason, Caller, ControlError, Controller, ProgressReport};
 use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
@@ -202,6 +203,19 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(id): Named
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.job(&id).await })).await??))
 }
 
+/// Changes a job for the sender of a request, and returns the controller's answer.
+async fn change<T: Send + 'static>(
+    shared: &Shared,
+    id: JobId,
+    by: Caller,
+    change: impl for<'a> FnOnce(&'a mut Controller, &'a JobId, Caller) -> BoxFuture<'a, Result<T, ControlError>>
+    + Send
+    + 'static,
+) -> Answer<T> {
+    let answer = shared.ask(move |controller| Box::pin(async move { change(controller, &id, by).await }));
+    Ok(Json(answer.await??))
+}
+
 /// Ends a job: restores the original limits of its GPUs, and returns the job's final account.
 #[utoipa::path(
     delete, path = "/v1/jobs/{id}", operation_id = "end_job", tag = "jobs", params(JobPath),
@@ -217,8 +231,7 @@ pub(in crate::http) async fn end(
     By(by): By,
     Named(id): Named<JobId>,
 ) -> Answer<AccountView> {
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.end_for(&id, by).await }));
-    Ok(Json(answer.await??))
+    change(&shared, id, by, |controller, id, by| Box::pin(controller.end(id, by))).await
 }
 
 /// Reports a job's progress and renews the job's lease, the longest silence before a job counts as dead.
@@ -240,13 +253,13 @@ pub(in crate::http) async fn progress(
     Payload(body): Payload<ReportProgress>,
 ) -> Answer<ProgressView> {
     let report = ProgressReport::try_from(body)?;
-    let answer = shared.ask(move |controller| {
+    change(&shared, id, by, move |controller, id, by| {
         Box::pin(async move {
-            controller.check_owner(&id, &by).await?;
-            controller.progress(&id, report).await
+            controller.check_owner(id, &by).await?;
+            controller.progress(id, report).await
         })
-    });
-    Ok(Json(answer.await??))
+    })
+    .await
 }
 
 /// Renews a job's lease without progress: for a process that knows that the job runs, although the job does not report,
@@ -267,16 +280,13 @@ pub(in crate::http) async fn renew_lease(
     Named(id): Named<JobId>,
     Payload(RenewLease {}): Payload<RenewLease>,
 ) -> Answer<ProgressView> {
-    Ok(Json(
-        shared
-            .ask(move |controller| {
-                Box::pin(async move {
-                    controller.check_owner(&id, &by).await?;
-                    controller.renew_lease(&id).await
-                })
-            })
-            .await??,
-    ))
+    change(&shared, id, by, |controller, id, by| {
+        Box::pin(async move {
+            controller.check_owner(id, &by).await?;
+            controller.renew_lease(id).await
+        })
+    })
+    .await
 }
 
 /// Says that a held or suspended job begins now: the job takes its GPUs, and controls them unless another job does.
@@ -297,8 +307,7 @@ pub(in crate::http) async fn begin(
     Named(id): Named<JobId>,
     Payload(BeginJob { reason }): Payload<BeginJob>,
 ) -> Answer<ProgressView> {
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.begin_for(&id, reason, by).await }));
-    Ok(Json(answer.await??))
+    change(&shared, id, by, move |controller, id, by| Box::pin(controller.begin(id, by, reason))).await
 }
 
 /// Says that a job has saved a checkpoint and exited, to be started again later: its GPUs get their original limits
@@ -319,8 +328,7 @@ pub(in crate::http) async fn suspended(
     Named(id): Named<JobId>,
     Payload(JobSuspended {}): Payload<JobSuspended>,
 ) -> Answer<ProgressView> {
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.suspended_for(&id, by).await }));
-    Ok(Json(answer.await??))
+    change(&shared, id, by, |controller, id, by| Box::pin(controller.suspended(id, by))).await
 }
 
 /// Returns a job's planned power limits over time with their reasons.
