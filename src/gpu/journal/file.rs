@@ -57,13 +57,13 @@ struct Document {
 
 /// Identity of a file's content, as far as its metadata show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileIdentity {
     inode: (u64, u64),
     len: u64,
     modified: (i64, i64),
 }
 
-impl Version {
+impl FileIdentity {
     fn of(found: &Metadata) -> Self {
         Self { inode: (found.dev(), found.ino()), len: found.len(), modified: (found.mtime(), found.mtime_nsec()) }
     }
@@ -74,9 +74,9 @@ impl Version {
 pub(super) struct JournalFile {
     path: PathBuf,
     list: WrittenLimits,
-    /// The name of the records that extend the journal file, and the version of that file; `None` unless this process
+    /// The name of the records that extend the journal file, and the identity of that file; `None` unless this process
     /// wrote it and the records.
-    extended: Option<(ListName, Version)>,
+    extended: Option<(ListName, FileIdentity)>,
     /// False if the journal file was replaced and the replacement could not be synced.
     is_durable: bool,
 }
@@ -132,8 +132,8 @@ impl JournalFile {
     /// Returns whether `next` can be stored in the list alone: both files are as this process wrote them, and nothing
     /// else has changed.
     fn is_extensible(&self, current: &Contents, next: &Contents, boot_id: &str) -> bool {
-        let Some((name, version)) = &self.extended else { return false };
-        let is_in_place = || fs::symlink_metadata(&self.path).is_ok_and(|found| Version::of(&found) == *version);
+        let Some((name, identity)) = &self.extended else { return false };
+        let is_in_place = || fs::symlink_metadata(&self.path).is_ok_and(|found| FileIdentity::of(&found) == *identity);
         self.is_durable
             && name.boot_id == boot_id
             && current.differs_only_in_writes(next)
@@ -181,13 +181,13 @@ impl JournalFile {
         let mut file = files::create(&next_path)?;
         file.write_all(&text)?;
         file.sync_all()?;
-        let version = Version::of(&file.metadata()?);
+        let identity = FileIdentity::of(&file.metadata()?);
         fs::rename(&next_path, &self.path)?;
         // From here on, the new file counts, whether or not it is durable.
         if let Some(record) = record {
             self.list.keep(record);
         }
-        (self.extended, *current) = (document.list.map(|name| (name, version)), document.contents);
+        (self.extended, *current) = (document.list.map(|name| (name, identity)), document.contents);
         self.is_durable = false;
         // The rename itself must survive a power failure too.
         self.path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;

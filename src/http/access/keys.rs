@@ -42,21 +42,21 @@ pub struct TokenKeys(Vec<KeyFile>);
 #[derive(Debug)]
 struct KeyFile {
     path: PathBuf,
-    known: Mutex<Known>,
+    content: Mutex<KeyContent>,
 }
 
-/// Content of a file when it was read last.
+/// Key in a file, and the state of the file when it was read last.
 #[derive(Default)]
-struct Known {
+struct KeyContent {
     stamp: Option<Stamp>,
     /// `None` if the file cannot be used.
     secret: Option<Arc<[u8]>>,
 }
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for KeyContent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The key itself must not reach a log.
-        f.debug_struct("Known").field("is_usable", &self.secret.is_some()).finish_non_exhaustive()
+        f.debug_struct("KeyContent").field("is_usable", &self.secret.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -72,8 +72,8 @@ impl TokenKeys {
     pub fn load(paths: &[PathBuf]) -> Result<Self, KeyError> {
         let load = |path: &PathBuf| {
             let stamp = stamp(path);
-            let known = Mutex::new(Known { stamp, secret: Some(read(path)?) });
-            Ok(KeyFile { path: path.clone(), known })
+            let content = Mutex::new(KeyContent { stamp, secret: Some(read(path)?) });
+            Ok(KeyFile { path: path.clone(), content })
         };
         paths.iter().map(load).collect::<Result<_, _>>().map(Self)
     }
@@ -87,13 +87,13 @@ impl TokenKeys {
 impl KeyFile {
     fn secret(&self) -> Option<Arc<[u8]>> {
         let now = stamp(&self.path);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.stamp != now {
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        if content.stamp != now {
             let secret =
                 read(&self.path).map_err(|error| tracing::warn!("http.token_keys: {error}; it is not accepted"));
-            *known = Known { stamp: now, secret: secret.ok() };
+            *content = KeyContent { stamp: now, secret: secret.ok() };
         }
-        known.secret.clone()
+        content.secret.clone()
     }
 }
 

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::places::{check_location, signal};
-use super::query::{self, Asked};
+use super::query::{self, QueryParameters};
 use super::refusal::SdkProblem;
 use super::wire::{SdkEmissions, SdkMean, SdkMeanRequest, Stamp};
 use crate::controller::view::CarbonSlot;
@@ -32,9 +32,12 @@ const RECENT: TimeDelta = TimeDelta::days(1);
         (status = BAD_REQUEST, body = SdkProblem, content_type = "application/problem+json"),
     )
 )]
-pub(in crate::http) async fn by_location(State(shared): State<Shared>, asked: Asked) -> Result<Response, SdkProblem> {
-    let location = asked.location()?;
-    Ok(answer(rows(&shared, &asked, &[location]).await?))
+pub(in crate::http) async fn by_location(
+    State(shared): State<Shared>,
+    parameters: QueryParameters,
+) -> Result<Response, SdkProblem> {
+    let location = parameters.location()?;
+    Ok(answer(rows(&shared, &parameters, &[location]).await?))
 }
 
 /// Returns the actual carbon intensities at several locations, in the shape of the Carbon Aware SDK.
@@ -50,9 +53,12 @@ pub(in crate::http) async fn by_location(State(shared): State<Shared>, asked: As
         (status = BAD_REQUEST, body = SdkProblem, content_type = "application/problem+json"),
     )
 )]
-pub(in crate::http) async fn by_locations(State(shared): State<Shared>, asked: Asked) -> Result<Response, SdkProblem> {
-    let locations = asked.locations()?;
-    Ok(answer(rows(&shared, &asked, &locations).await?))
+pub(in crate::http) async fn by_locations(
+    State(shared): State<Shared>,
+    parameters: QueryParameters,
+) -> Result<Response, SdkProblem> {
+    let locations = parameters.locations()?;
+    Ok(answer(rows(&shared, &parameters, &locations).await?))
 }
 
 /// Returns the lowest actual carbon intensities, in the shape of the Carbon Aware SDK.
@@ -68,9 +74,12 @@ pub(in crate::http) async fn by_locations(State(shared): State<Shared>, asked: A
         (status = BAD_REQUEST, body = SdkProblem, content_type = "application/problem+json"),
     )
 )]
-pub(in crate::http) async fn lowest(State(shared): State<Shared>, asked: Asked) -> Result<Response, SdkProblem> {
-    let locations = asked.locations()?;
-    let mut rows = rows(&shared, &asked, &locations).await?;
+pub(in crate::http) async fn lowest(
+    State(shared): State<Shared>,
+    parameters: QueryParameters,
+) -> Result<Response, SdkProblem> {
+    let locations = parameters.locations()?;
+    let mut rows = rows(&shared, &parameters, &locations).await?;
     let lowest = rows.iter().map(|row| row.rating).fold(f64::INFINITY, f64::min);
     rows.retain(|row| row.rating <= lowest);
     Ok(answer(rows))
@@ -89,10 +98,13 @@ pub(in crate::http) async fn lowest(State(shared): State<Shared>, asked: Asked) 
         (status = BAD_REQUEST, body = SdkProblem, content_type = "application/problem+json"),
     )
 )]
-pub(in crate::http) async fn average(State(shared): State<Shared>, asked: Asked) -> Result<Response, SdkProblem> {
-    let location = asked.location()?;
+pub(in crate::http) async fn average(
+    State(shared): State<Shared>,
+    parameters: QueryParameters,
+) -> Result<Response, SdkProblem> {
+    let location = parameters.location()?;
     check_location(location, &signal(&shared).await?)?;
-    let span = checked(asked.required_time("startTime")?, asked.required_time("endTime")?, "startTime")?;
+    let span = checked(parameters.required_time("startTime")?, parameters.required_time("endTime")?, "startTime")?;
     Ok(match mean(&shared, location, span).await? {
         Some(mean) => Json(mean).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -113,10 +125,10 @@ pub(in crate::http) async fn averages(
     State(shared): State<Shared>,
     body: axum::body::Bytes,
 ) -> Result<Response, SdkProblem> {
-    let asked: Vec<SdkMeanRequest> = query::batch(&body)?;
+    let requests: Vec<SdkMeanRequest> = query::batch(&body)?;
     let signal = signal(&shared).await?;
     let mut means = Vec::new();
-    for SdkMeanRequest { location, start_time, end_time } in &asked {
+    for SdkMeanRequest { location, start_time, end_time } in &requests {
         check_location(location, &signal)?;
         let span = checked(query::field("startTime", start_time)?, query::field("endTime", end_time)?, "startTime")?;
         means.extend(mean(&shared, location, span).await?);
@@ -137,12 +149,16 @@ fn checked(from: DateTime<Utc>, to: DateTime<Utc>, field: &str) -> Result<Slot, 
     Ok(span)
 }
 
-async fn rows(shared: &Shared, asked: &Asked, locations: &[&str]) -> Result<Vec<SdkEmissions>, SdkProblem> {
+async fn rows(
+    shared: &Shared,
+    parameters: &QueryParameters,
+    locations: &[&str],
+) -> Result<Vec<SdkEmissions>, SdkProblem> {
     let signal = signal(shared).await?;
     for location in locations {
         check_location(location, &signal)?;
     }
-    let known = match (asked.time("time")?, asked.time("toTime")?) {
+    let known = match (parameters.time("time")?, parameters.time("toTime")?) {
         (None, Some(_)) => return Err(SdkProblem::argument("time", "time is required if toTime is given")),
         (None, None) => {
             let recent = Slot::new(signal.now - RECENT, signal.now);

@@ -5,7 +5,7 @@ use axum::extract::State;
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::places::{check_location, signal};
-use super::query::{self, Asked};
+use super::query::{self, QueryParameters};
 use super::refusal::SdkProblem;
 use super::wire::{Minutes, SdkForecast, SdkForecastRequest, SdkPoint, Stamp};
 use crate::controller::view::{CarbonSlot, SlotsAhead};
@@ -29,16 +29,16 @@ use wattune_core::domain::{Slot, TimeSeries};
 )]
 pub(in crate::http) async fn current(
     State(shared): State<Shared>,
-    asked: Asked,
+    parameters: QueryParameters,
 ) -> Result<Json<Vec<SdkForecast>>, SdkProblem> {
     let signal = signal(&shared).await?;
-    let span = (asked.time("dataStartAt")?, asked.time("dataEndAt")?);
-    let window = asked.window_min()?;
+    let span = (parameters.time("dataStartAt")?, parameters.time("dataEndAt")?);
+    let window = parameters.window_min()?;
     let forecast = |location: &&str| {
         check_location(location, &signal)?;
         forecast(location, &signal, span, window)
     };
-    asked.locations()?.iter().map(forecast).collect::<Result<_, _>>().map(Json)
+    parameters.locations()?.iter().map(forecast).collect::<Result<_, _>>().map(Json)
 }
 
 /// Returns the forecasts that were current at the requested times, in the shape of the Carbon Aware SDK. The daemon keeps
@@ -57,14 +57,14 @@ pub(in crate::http) async fn past(
     State(shared): State<Shared>,
     body: axum::body::Bytes,
 ) -> Result<Json<Vec<SdkForecast>>, SdkProblem> {
-    let asked: Vec<SdkForecastRequest> = query::batch(&body)?;
+    let requests: Vec<SdkForecastRequest> = query::batch(&body)?;
     let signal = signal(&shared).await?;
-    asked.iter().map(|asked| at_time(asked, &signal)).collect::<Result<_, _>>().map(Json)
+    requests.iter().map(|request| at_time(request, &signal)).collect::<Result<_, _>>().map(Json)
 }
 
-fn at_time(asked: &SdkForecastRequest, signal: &SlotsAhead) -> Result<SdkForecast, SdkProblem> {
-    check_location(&asked.location, signal)?;
-    let requested_at = query::field("requestedAt", &asked.requested_at)?;
+fn at_time(request: &SdkForecastRequest, signal: &SlotsAhead) -> Result<SdkForecast, SdkProblem> {
+    check_location(&request.location, signal)?;
+    let requested_at = query::field("requestedAt", &request.requested_at)?;
     // Answers have whole seconds.
     let from = signal.generated_at.trunc_subsecs(0);
     if !(from..=signal.now).contains(&requested_at) {
@@ -76,10 +76,10 @@ fn at_time(asked: &SdkForecastRequest, signal: &SlotsAhead) -> Result<SdkForecas
         return Err(SdkProblem::argument("requestedAt", why));
     }
     let time = |name, text: &Option<String>| text.as_ref().map(|text| query::field(name, text)).transpose();
-    let span = (time("dataStartAt", &asked.data_start_at)?, time("dataEndAt", &asked.data_end_at)?);
-    let minutes = asked.window_size.unwrap_or(0);
+    let span = (time("dataStartAt", &request.data_start_at)?, time("dataEndAt", &request.data_end_at)?);
+    let minutes = request.window_size.unwrap_or(0);
     let window = query::window(u32::try_from(minutes).ok(), &minutes.to_string())?;
-    let mut forecast = forecast(&asked.location, signal, span, window)?;
+    let mut forecast = forecast(&request.location, signal, span, window)?;
     forecast.requested_at = Stamp(requested_at);
     Ok(forecast)
 }

@@ -14,9 +14,9 @@ const LARGEST_BATCH: usize = 100;
 
 /// The parameters of a request, in order.
 #[derive(Clone, Debug, Default)]
-pub(in crate::http) struct Asked(Vec<(String, String)>);
+pub(in crate::http) struct QueryParameters(Vec<(String, String)>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for QueryParameters {
     type Rejection = SdkProblem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, SdkProblem> {
@@ -25,7 +25,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     }
 }
 
-impl Asked {
+impl QueryParameters {
     fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let named = self.0.iter().filter(move |(given, _)| given.eq_ignore_ascii_case(name));
         named.map(|(_, value)| value.trim()).filter(|value| !value.is_empty())
@@ -90,13 +90,13 @@ pub(super) fn window(minutes: Option<u32>, text: &str) -> Result<Option<u32>, Sd
 
 /// Reads the body of a request for several answers, a JSON array.
 pub(super) fn batch<T: DeserializeOwned>(body: &[u8]) -> Result<Vec<T>, SdkProblem> {
-    let asked: Vec<T> =
+    let entries: Vec<T> =
         serde_json::from_slice(body).map_err(|error| SdkProblem::argument("body", error.to_string()))?;
-    if asked.len() > LARGEST_BATCH {
-        let why = format!("{} entries; give at most {LARGEST_BATCH}", asked.len());
+    if entries.len() > LARGEST_BATCH {
+        let why = format!("{} entries; give at most {LARGEST_BATCH}", entries.len());
         return Err(SdkProblem::argument("body", why));
     }
-    Ok(asked)
+    Ok(entries)
 }
 
 /// Reads a time in a body.
@@ -155,16 +155,16 @@ mod tests {
     #[test]
     fn parameters_may_be_repeated_and_in_any_letter_case() {
         let pairs = [("Location", "DE"), ("location", " FR "), ("WINDOWSIZE", "30"), ("startTime", "x")];
-        let asked = Asked(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
-        assert_eq!(asked.locations(), Ok(vec!["DE", "FR"]));
-        assert!(asked.location().is_err());
-        assert_eq!(asked.window_min(), Ok(Some(30)));
-        assert_eq!(asked.time("time"), Ok(None));
+        let parameters = QueryParameters(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
+        assert_eq!(parameters.locations(), Ok(vec!["DE", "FR"]));
+        assert!(parameters.location().is_err());
+        assert_eq!(parameters.window_min(), Ok(Some(30)));
+        assert_eq!(parameters.time("time"), Ok(None));
         for window in ["-5", "1.5", "99999999999", "many"] {
-            let asked = Asked(vec![("windowSize".into(), window.into())]);
-            assert!(asked.window_min().is_err(), "{window}");
+            let parameters = QueryParameters(vec![("windowSize".into(), window.into())]);
+            assert!(parameters.window_min().is_err(), "{window}");
         }
-        assert_eq!(Asked(vec![("windowSize".into(), "0".into())]).window_min(), Ok(None));
-        assert!(Asked::default().locations().is_err());
+        assert_eq!(QueryParameters(vec![("windowSize".into(), "0".into())]).window_min(), Ok(None));
+        assert!(QueryParameters::default().locations().is_err());
     }
 }
