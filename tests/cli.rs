@@ -14,7 +14,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn every_command_explains_itself() {
     let help = Ended::of(&mut wattune(&["--help"]));
-    for command in ["serve", "demo", "carbon", "status", "doctor", "restore"] {
+    for command in ["serve", "demo", "carbon", "status", "audit", "doctor", "restore"] {
         assert!(help.done().contains(&format!("\n  {command} ")), "{}", help.out);
         let own = Ended::of(&mut wattune(&[command, "--help"]));
         assert!(own.done().contains(&format!("Usage: wattune {command}")), "{}", own.out);

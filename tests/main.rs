@@ -4,6 +4,7 @@ mod access;
 mod api;
 mod architecture;
 mod audit;
+mod audit_cli;
 mod bad_input;
 mod bandit;
 mod book;

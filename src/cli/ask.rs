@@ -1,7 +1,7 @@
 //! The client for a running daemon.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -48,6 +48,52 @@ impl std::fmt::Display for DaemonAddress {
             Self::Socket(path) => path.display().fmt(f),
         }
     }
+}
+
+/// The flags of a command that looks for the daemon at its Unix socket first.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct DaemonFlags {
+    /// The daemon's TCP address [default: the Unix socket in WATTUNE_SOCKET, else /run/wattune/wattune.sock, else the
+    /// address in WATTUNE_LISTEN, else 127.0.0.1:4938].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    listen: Option<SocketAddr>,
+    /// The daemon's Unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl DaemonFlags {
+    /// Returns the addresses at which to look for the daemon, in order.
+    ///
+    /// # Errors
+    /// If WATTUNE_LISTEN is no address.
+    pub(super) fn addresses(&self) -> Result<Vec<DaemonAddress>, String> {
+        if let Some(path) = &self.socket {
+            return Ok(vec![DaemonAddress::Socket(absolute(path))]);
+        }
+        if let Some(address) = self.listen {
+            return Ok(vec![DaemonAddress::Tcp(address)]);
+        }
+        let variable = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+        let tcp = match variable("WATTUNE_LISTEN").map(|text| text.to_string_lossy().into_owned()) {
+            None => Some(DEFAULT_ADDRESS),
+            Some(off) if off == "off" => None,
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))?,
+            ),
+        };
+        let socket = variable("WATTUNE_SOCKET").map(|path| absolute(&PathBuf::from(path))).or_else(|| {
+            let usual = PathBuf::from(USUAL_SOCKET);
+            usual.exists().then_some(usual)
+        });
+        Ok(socket.map(DaemonAddress::Socket).into_iter().chain(tcp.map(DaemonAddress::Tcp)).collect())
+    }
+}
+
+/// Returns the path from the root on, since `wattune run`'s command may change its directory.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Returns true if a request was not sent because this user may not open the daemon's socket.

@@ -1,6 +1,7 @@
 //! The command line, one file per subcommand. `main` parses it, runs the command and returns the exit code.
 
 mod ask;
+mod audit;
 mod carbon;
 mod chart;
 mod daemon;
@@ -49,6 +50,7 @@ enum Command {
     Simulate(simulate::Args),
     Status(status::Args),
     Report(Box<report::Args>),
+    Audit(audit::Args),
     Doctor(doctor::Args),
     Restore(restore::Args),
     Slurm(slurm::Args),
@@ -70,6 +72,7 @@ impl Cli {
             Command::Simulate(args) => simulate::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
             Command::Report(args) => block_on(report::run(*args)),
+            Command::Audit(args) => block_on(audit::run(args)).map(|()| Exit::Done),
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),
             Command::Slurm(args) => Ok(slurm::run(args)),

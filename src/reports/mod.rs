@@ -2,6 +2,7 @@
 //! badge, for the command line and the API alike.
 
 mod audit;
+mod audit_log;
 mod badge;
 mod csv;
 pub mod document;
@@ -15,6 +16,7 @@ pub use audit::{
     AccountKind, CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
     RestatementView, TermsView, VersionView,
 };
+pub use audit_log::{AuditEntry, audit_csv, audit_table};
 pub use badge::{badge, summary};
 pub use html::html;
 pub use request::{RESTATED_BY_PCT, exact_span, functional_unit, span};

@@ -1,14 +1,13 @@
 //! The flags of `wattune run`.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use chrono::{DateTime, Utc};
 
 use super::lines::Expressions;
 use super::offers::StartArgs;
-use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
+use crate::cli::ask::DaemonFlags;
 use crate::cli::values::within;
 
 /// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and saved.
@@ -72,13 +71,8 @@ pub(in crate::cli) struct Args {
     /// Print no messages and no summary.
     #[arg(long, short)]
     pub(super) quiet: bool,
-    /// The daemon's TCP address [default: the Unix socket in WATTUNE_SOCKET, else /run/wattune/wattune.sock, else the
-    /// address in WATTUNE_LISTEN, else 127.0.0.1:4938].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
-    listen: Option<SocketAddr>,
-    /// The daemon's Unix socket.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) daemon: DaemonFlags,
     /// The command and its arguments.
     #[arg(last = true, required_unless_present_all = ["key", "start_now"], value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
@@ -106,35 +100,4 @@ fn deadline(text: &str) -> Result<String, String> {
 fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("give a key and a value, such as team=vision")?;
     Ok((key.to_owned(), value.to_owned()))
-}
-
-/// Returns the path from the root on, since the command may change its directory.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-impl Args {
-    /// Returns the addresses at which to look for the daemon, in order.
-    pub(super) fn addresses(&self) -> Result<Vec<DaemonAddress>, String> {
-        if let Some(path) = &self.socket {
-            return Ok(vec![DaemonAddress::Socket(absolute(path))]);
-        }
-        if let Some(address) = self.listen {
-            return Ok(vec![DaemonAddress::Tcp(address)]);
-        }
-        let variable = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
-        let tcp = match variable("WATTUNE_LISTEN").map(|text| text.to_string_lossy().into_owned()) {
-            None => Some(DEFAULT_ADDRESS),
-            Some(off) if off == "off" => None,
-            Some(text) => Some(
-                text.parse()
-                    .map_err(|_| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))?,
-            ),
-        };
-        let socket = variable("WATTUNE_SOCKET").map(|path| absolute(&PathBuf::from(path))).or_else(|| {
-            let usual = PathBuf::from(USUAL_SOCKET);
-            usual.exists().then_some(usual)
-        });
-        Ok(socket.map(DaemonAddress::Socket).into_iter().chain(tcp.map(DaemonAddress::Tcp)).collect())
-    }
 }

@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
 /// # Errors
 /// If the command cannot be started from this process; it has not run then.
 async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
-    let prepared = args.addresses().map_err(anyhow::Error::msg).and_then(|addresses| {
+    let prepared = args.daemon.addresses().map_err(anyhow::Error::msg).and_then(|addresses| {
         check_writable("--json", args.json.as_deref())?;
         let registration = Registration::of(args, |name| std::env::var(name).ok())?;
         Ok((addresses, registration))

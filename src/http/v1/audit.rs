@@ -12,8 +12,8 @@ use crate::controller::{ControlError, GpuRef};
 use crate::http::error::Problem;
 use crate::http::extract::{Params, default_number, invalid, optional_whole_number, page_length, whole_number};
 use crate::http::shared::Shared;
-use crate::reports::no_formula;
-use crate::store::{AuditPage, AuditQuery, AuditRecord};
+use crate::reports::{AuditEntry, audit_csv};
+use crate::store::{AuditPage, AuditQuery};
 use wattune_core::domain::InvalidJob;
 
 /// The format of the audit log.
@@ -80,58 +80,10 @@ pub(in crate::http) struct AuditPageView {
     next_after: Option<u64>,
 }
 
-/// One record of the audit log with its number.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(in crate::http) struct AuditEntry {
-    /// The record's number. Later records have higher numbers.
-    number: u64,
-    #[serde(flatten)]
-    record: AuditRecord,
-}
-
-/// A line of the CSV format.
-#[derive(Serialize)]
-struct AuditLine {
-    number: u64,
-    at: DateTime<Utc>,
-    who: String,
-    action: serde_json::Value,
-    gpu: Option<String>,
-    job_id: Option<String>,
-    event: Option<String>,
-    before: Option<String>,
-    after: Option<String>,
-    outcome: serde_json::Value,
-    reason: Option<String>,
-    repeats: u32,
-}
-
-const COLUMNS: &str = "number,at,who,action,gpu,job_id,event,before,after,outcome,reason,repeats\n";
-
 impl From<AuditPage> for AuditPageView {
     fn from(page: AuditPage) -> Self {
         let records = page.records.into_iter().map(|(number, record)| AuditEntry { number, record });
         Self { records: records.collect(), next_after: page.next_after }
-    }
-}
-
-impl From<AuditEntry> for AuditLine {
-    fn from(AuditEntry { number, record }: AuditEntry) -> Self {
-        let json = |state| serde_json::to_string(&state).unwrap_or_default();
-        Self {
-            number,
-            at: record.at,
-            who: no_formula(record.who),
-            action: serde_json::to_value(record.action).unwrap_or_default(),
-            gpu: record.gpu,
-            job_id: record.job_id,
-            event: record.event,
-            before: record.before.map(json),
-            after: record.after.map(json),
-            outcome: serde_json::to_value(record.outcome).unwrap_or_default(),
-            reason: record.reason.map(no_formula),
-            repeats: record.repeats,
-        }
     }
 }
 
@@ -167,17 +119,10 @@ pub(in crate::http) async fn audit(
     match format {
         AuditFormat::Json => Ok(Json(page).into_response()),
         AuditFormat::Csv => {
-            let body = csv(page).map_err(|e| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+            let body =
+                audit_csv(page.records).map_err(|e| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
             let media_type = HeaderValue::from_static("text/csv; charset=utf-8");
             Ok(([(header::CONTENT_TYPE, media_type)], body).into_response())
         }
     }
-}
-
-fn csv(page: AuditPageView) -> Result<Vec<u8>, ::csv::Error> {
-    let mut writer = ::csv::WriterBuilder::new().has_headers(false).from_writer(COLUMNS.as_bytes().to_vec());
-    for entry in page.records {
-        writer.serialize(AuditLine::from(entry))?;
-    }
-    writer.into_inner().map_err(|e| e.into_error().into())
 }
