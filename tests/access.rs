@@ -1,5 +1,7 @@
 //! Access: who may do what over which connection, with which token.
 
+mod tokens;
+
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use wattune::http::{Claims, Scope, TokenKeys};
 
-use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
+use crate::support::{Daemon, FakeDriver, LONG, eventually};
 
 const LIMIT: &str = "/v1/gpus/0/power-limit";
 /// Two users of this machine, neither of whom needs a name.
@@ -268,65 +270,6 @@ async fn jobs_belong_to_the_user_who_registers_them() {
     let (_, view) = request(ADA, &daemon, "POST", "/v1/jobs", &job);
     let path = format!("/v1/jobs/{}", view["job_id"].as_str().expect("an id"));
     assert_eq!(request(BOB, &daemon, "DELETE", &path, &none).0, 200);
-}
-
-#[tokio::test]
-async fn the_commands_issue_inspect_and_send_tokens() {
-    let driver = FakeDriver::new(&[json!({})]);
-    let state = tempfile::tempdir().expect("a directory");
-    let path = key(&state.path().join("key"), 7);
-    let daemon = start(&driver, state.path(), &format!("loopback_control = false\ntoken_keys = [{path:?}]")).await;
-    let file = path.to_str().expect("UTF-8");
-    let issue = ["token", "issue", "--key", file, "--user", "ada", "--scope", "gpu-read,jobs"];
-    let issued = Ended::of(wattune(&issue).args(["--expires", "30d"]));
-    let token = issued.done().trim().to_owned();
-    assert_eq!(send(&daemon, "GET", "/auth/whoami", None, &format!("Bearer {token}")).await.0, 200);
-    // The keys come from the daemon's settings, too, and the token from the environment.
-    let config = state.path().join("test.toml");
-    let inspect = ["token", "inspect", "--config", config.to_str().expect("UTF-8")];
-    let shown = Ended::of(wattune(&inspect).env("WATTUNE_TOKEN", &token));
-    for line in [
-        "user     ada\n",
-        "scopes   gpu-read, jobs\n",
-        &format!("key      {file}\n"),
-        "state    valid\n",
-        "expires  20",
-    ] {
-        assert!(shown.done().contains(line), "{line:?}: {}", shown.out);
-    }
-    let forged = Ended::of(wattune(&inspect).arg("a.b.c"));
-    assert_eq!((forged.code, forged.out.starts_with("state    invalid: ")), (Some(1), true), "{forged:?}");
-    let never = Ended::of(wattune(&issue).args(["--expires", "never"]));
-    assert!(Ended::of(wattune(&inspect).arg(never.done().trim())).done().contains("expires  never\n"));
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
-    let open = Ended::of(wattune(&issue).args(["--expires", "1h"]));
-    assert!(open.failed(1).contains("can be read by other users"), "{}", open.err);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("changed");
-    for (arguments, code, part) in [(["--expires", "soon"], 2, "30d"), (["--scope", "root"], 2, "gpu-control")] {
-        let wrong = Ended::of(wattune(&["token", "issue", "--key", file, "--user", "a"]).args(arguments));
-        assert!(wrong.failed(code).contains(part), "{}", wrong.err);
-    }
-    // Commands send it, so that a wrong one is refused.
-    let address = daemon.base().strip_prefix("http://").expect("HTTP");
-    let status = |name: &str, value: &str| Ended::of(wattune(&["status", "--listen", address]).env(name, value));
-    status("WATTUNE_TOKEN", &token).done();
-    assert!(status("WATTUNE_TOKEN", "a.b.c").failed(1).contains("the token is invalid"));
-    let held = state.path().join("token");
-    fs::write(&held, format!("{token}\n")).expect("written");
-    status("WATTUNE_TOKEN_FILE", held.to_str().expect("UTF-8")).done();
-    assert!(status("WATTUNE_TOKEN_FILE", "/nowhere").failed(1).contains("WATTUNE_TOKEN_FILE: cannot read /nowhere"));
-}
-
-#[tokio::test]
-async fn a_daemon_with_a_bad_key_does_not_start() {
-    let driver = FakeDriver::new(&[json!({})]);
-    let state = tempfile::tempdir().expect("a directory");
-    let short = state.path().join("short");
-    fs::write(&short, "too short").expect("written");
-    fs::set_permissions(&short, fs::Permissions::from_mode(0o600)).expect("changed");
-    let settings = format!("{}[http]\ntoken_keys = [{short:?}]\n", Daemon::QUICK);
-    let ended = Ended::of(&mut Daemon::command_set(&driver, state.path(), &settings));
-    assert!(ended.failed(1).contains("has 9 bytes; a key has from 32"), "{}", ended.err);
 }
 
 /// Returns an address of this machine that is not loopback.

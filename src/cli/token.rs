@@ -1,4 +1,4 @@
-//! `wattune token`: issues and inspects access tokens.
+//! `wattune token`: issues, inspects and revokes access tokens.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::http::{Claims, Scope, TokenError, TokenKeys};
 use wattune_core::units::Seconds;
 
-/// Issues and inspects access tokens, which programs send to the daemon over TCP.
+/// Issues, inspects and revokes access tokens, which programs send to the daemon over TCP.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -28,6 +28,10 @@ enum Command {
     Issue(IssueArgs),
     /// Shows what a token grants and whether the daemon accepts it. The exit code is 1 if it does not.
     Inspect(InspectArgs),
+    /// Revokes a token: daemons with this key refuse it from now on, without a restart.
+    ///
+    /// Adds the token's id to the list beside the key, such as token.key.revoked.
+    Revoke(RevokeArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -49,6 +53,18 @@ struct IssueArgs {
 struct InspectArgs {
     /// The token; `-` reads it from standard input [default: WATTUNE_TOKEN, else the file WATTUNE_TOKEN_FILE].
     token: Option<String>,
+    #[command(flatten)]
+    keys: KeyArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct RevokeArgs {
+    /// The token; `-` reads it from standard input.
+    #[arg(required_unless_present = "id")]
+    token: Option<String>,
+    /// The token's id, in place of the token: `wattune token issue` and `inspect` print it.
+    #[arg(long, value_name = "ID", conflicts_with = "token")]
+    id: Option<String>,
     #[command(flatten)]
     keys: KeyArgs,
 }
@@ -96,6 +112,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::Issue(args) => issue(args),
         Command::Inspect(args) => inspect(args),
+        Command::Revoke(args) => revoke(args),
     }
 }
 
@@ -105,18 +122,50 @@ fn issue(args: IssueArgs) -> anyhow::Result<Exit> {
     let keys = args.keys.load()?;
     let token = keys.issue(&Claims { sub: args.user, scopes: args.scope, exp })?;
     deliver(format!("{token}\n").as_bytes(), None)?;
+    if let Some(id) = keys.examine(&token)?.id {
+        say(&format!("the token's id is {id}; `wattune token revoke --id {id}` revokes the token"));
+    }
     Ok(Exit::Done)
+}
+
+/// Returns a token that was given as an argument; `-` stands for standard input.
+fn given(token: &str) -> anyhow::Result<String> {
+    if token != "-" {
+        return Ok(token.to_owned());
+    }
+    let mut text = String::new();
+    std::io::stdin().take(64 << 10).read_to_string(&mut text).context("cannot read standard input")?;
+    Ok(text)
+}
+
+fn revoke(args: RevokeArgs) -> anyhow::Result<Exit> {
+    let keys = args.keys.load()?;
+    let id = match (args.id, args.token) {
+        (Some(id), _) => id,
+        (None, Some(token)) => {
+            let found = keys.examine(given(&token)?.trim()).context("no key of this daemon has signed the token")?;
+            let key = found.key.display();
+            found.id.with_context(|| {
+                format!("the token has no id, since another program issued it; replace its key {key} to revoke it")
+            })?
+        }
+        (None, None) => bail!("give a token, `-`, or --id"),
+    };
+    let lists: Vec<String> = keys.revoke(&id)?.into_iter().map(|list| list.display().to_string()).collect();
+    deliver(format!("revoked  {id}\nlist     {}\n", lists.join(", ")).as_bytes(), None)?;
+    Ok(Exit::Done)
+}
+
+/// Prints a message on standard error.
+#[expect(clippy::print_stderr, reason = "standard output is for the token alone")]
+fn say(message: &str) {
+    eprintln!("wattune token: {message}");
 }
 
 fn inspect(args: InspectArgs) -> anyhow::Result<Exit> {
     let keys = args.keys.load()?;
     let token = match args.token.as_deref() {
-        Some("-") => {
-            let mut text = String::new();
-            std::io::stdin().take(64 << 10).read_to_string(&mut text).context("cannot read standard input")?;
-            text
-        }
-        Some(token) => token.to_owned(),
+        Some(token) => given(token)?,
         None => ask::token()?.context("give a token, `-`, or WATTUNE_TOKEN")?,
     };
     let (text, exit) = match keys.examine(token.trim()) {
@@ -127,20 +176,28 @@ fn inspect(args: InspectArgs) -> anyhow::Result<Exit> {
                 let at = i64::try_from(at).ok().and_then(|at| DateTime::from_timestamp(at, 0));
                 at.map_or("after the year 9999".into(), |at| at.format("%FT%TZ").to_string())
             });
-            let state = if found.has_expired { "expired" } else { "valid" };
             let text = format!(
-                "user     {sub}\nscopes   {}\nexpires  {}\nkey      {}\nstate    {state}\n",
+                "user     {sub}\nscopes   {}\nexpires  {}\nkey      {}\nid       {}\nstate    {}\n",
                 scopes.join(", "),
                 expires.unwrap_or_else(|| "never".into()),
-                found.key.display()
+                found.key.display(),
+                found.id.as_deref().unwrap_or("none"),
+                found.refused.as_ref().map_or_else(|| "valid".into(), state)
             );
-            (text, if found.has_expired { Exit::Failed } else { Exit::Done })
+            (text, if found.refused.is_some() { Exit::Failed } else { Exit::Done })
         }
-        Err(TokenError::Invalid(why)) => (format!("state    invalid: {why}\n"), Exit::Failed),
-        Err(TokenError::Expired) => ("state    expired\n".to_owned(), Exit::Failed),
+        Err(error) => (format!("state    {}\n", state(&error)), Exit::Failed),
     };
     deliver(text.as_bytes(), None)?;
     Ok(exit)
+}
+
+/// Describes the state of a token that is not accepted.
+fn state(refused: &TokenError) -> String {
+    match refused {
+        TokenError::Expired => "expired".into(),
+        TokenError::Invalid(why) => format!("invalid: {why}"),
+    }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ mod tls;
 mod v1;
 mod zeusd;
 
-pub use access::{Claims, Examined, KeyError, Scope, TokenError, TokenKeys, UnknownScope};
+pub use access::{Claims, Examined, KeyError, ListError, Scope, TokenError, TokenKeys, UnknownScope};
 pub use health::HealthView;
 pub use listen::BindError;
 pub use server::Server;

@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::revoked::{ListError, RevokedTokens};
+use super::stamp::{Stamp, stamp};
 use crate::files::{self, Distrust};
 
 /// Smallest size of a key in bytes: that of the digest (RFC 7518 §3.2).
@@ -32,6 +34,9 @@ pub enum KeyError {
         path.display()
     )]
     Size { path: PathBuf, bytes: u64 },
+    /// The list of revoked tokens beside the key cannot be used.
+    #[error(transparent)]
+    Revoked(#[from] ListError),
 }
 
 /// Keys of tokens: the first one signs, all of them verify. A file that changes is read again, and a key without its file
@@ -39,10 +44,12 @@ pub enum KeyError {
 #[derive(Debug)]
 pub struct TokenKeys(Vec<KeyFile>);
 
+/// File of a key, with the list of revoked tokens beside it.
 #[derive(Debug)]
-struct KeyFile {
-    path: PathBuf,
+pub(super) struct KeyFile {
+    pub(super) path: PathBuf,
     content: Mutex<KeyContent>,
+    pub(super) revoked: RevokedTokens,
 }
 
 /// Key in a file, and the state of the file when it was read last.
@@ -60,10 +67,6 @@ impl std::fmt::Debug for KeyContent {
     }
 }
 
-/// State of a file, which differs after each change: device, inode, size, and times of change in seconds and nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp(u64, u64, u64, (i64, i64), (i64, i64));
-
 impl TokenKeys {
     /// Reads the keys.
     ///
@@ -73,14 +76,22 @@ impl TokenKeys {
         let load = |path: &PathBuf| {
             let stamp = stamp(path);
             let content = Mutex::new(KeyContent { stamp, secret: Some(read(path)?) });
-            Ok(KeyFile { path: path.clone(), content })
+            Ok(KeyFile { path: path.clone(), content, revoked: RevokedTokens::beside(path)? })
         };
         paths.iter().map(load).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the usable keys with their paths.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = (&Path, Arc<[u8]>)> {
-        self.0.iter().filter_map(|file| Some((file.path.as_path(), file.secret()?)))
+    /// Returns the usable keys with their files.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = (&KeyFile, Arc<[u8]>)> {
+        self.0.iter().filter_map(|file| Some((file, file.secret()?)))
+    }
+
+    /// Revokes the token with this id, from now on: adds the id to the lists beside the keys, and returns their paths.
+    ///
+    /// # Errors
+    /// If the text is no id, or a list cannot be read or written.
+    pub fn revoke(&self, id: &str) -> Result<Vec<&Path>, ListError> {
+        self.0.iter().map(|file| file.revoked.add(id).map(|()| file.revoked.path())).collect()
     }
 }
 
@@ -95,12 +106,6 @@ impl KeyFile {
         }
         content.secret.clone()
     }
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let found = fs::metadata(path).ok()?;
-    let times = ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()));
-    Some(Stamp(found.dev(), found.ino(), found.len(), times.0, times.1))
 }
 
 fn read(path: &Path) -> Result<Arc<[u8]>, KeyError> {

@@ -8,6 +8,8 @@ mod asker;
 mod keys;
 mod needs;
 mod refusal;
+mod revoked;
+mod stamp;
 mod token;
 
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 pub(super) use asker::{Asker, Identity, Token};
 pub use keys::{KeyError, TokenKeys};
 pub(super) use needs::Need;
+pub use revoked::ListError;
 pub use token::{Claims, Examined, Scope, TokenError, UnknownScope};
 
 use self::asker::Rights;

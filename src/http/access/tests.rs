@@ -189,7 +189,13 @@ fn the_first_key_signs_and_all_verify() {
     std::fs::remove_file(&old).expect("removed");
     assert_eq!(both.verify(&token), Err(TokenError::Invalid("InvalidSignature".into())), "its key is gone");
     assert!(both.verify(&newer).is_ok());
+    let id = both.examine(&newer).expect("valid").id.expect("an id");
+    assert_ne!(both.examine(&both.issue(&claims(&[])).expect("issued")).expect("valid").id.as_ref(), Some(&id));
+    both.revoke(&id).expect("listed");
+    assert_eq!(both.verify(&newer), Err(TokenError::Invalid("it is revoked".into())));
+    let revoked = both.examine(&newer).expect("signed");
+    assert_eq!((revoked.id, revoked.refused), (Some(id), Some(TokenError::Invalid("it is revoked".into()))));
     let expired = Claims { exp: Some(1), ..claims(&[]) };
     let examined = both.examine(&both.issue(&expired).expect("issued")).expect("signed");
-    assert!(examined.has_expired && examined.claims == expired);
+    assert_eq!((examined.refused, examined.claims), (Some(TokenError::Expired), expired));
 }

@@ -1,14 +1,14 @@
 //! Access tokens: JSON web tokens that are signed with HMAC-SHA256 (HS256), with the claims of Zeus's daemon.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
-use super::keys::TokenKeys;
+use super::keys::{KeyFile, TokenKeys};
 
 /// Right that a token grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +73,25 @@ pub struct Claims {
     pub exp: Option<u64>,
 }
 
+/// Content of a token: the claims, and an id by which the token can be revoked.
+#[derive(Serialize, Deserialize)]
+struct Content {
+    sub: String,
+    scopes: Vec<Scope>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exp: Option<u64>,
+    /// Absent in tokens of Zeus's daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jti: Option<String>,
+}
+
+/// Token that a key has signed.
+struct Decoded<'a> {
+    claims: Claims,
+    id: Option<String>,
+    file: &'a KeyFile,
+}
+
 /// Reason why a token is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
@@ -91,8 +110,10 @@ pub struct Examined {
     pub claims: Claims,
     /// Path of the key that signed the token.
     pub key: PathBuf,
-    /// True if the token has expired, by more than the leeway of a minute.
-    pub has_expired: bool,
+    /// Id of the token; `None` if another program issued it without one.
+    pub id: Option<String>,
+    /// Reason why the token is not accepted, such as its expiry more than a minute ago; `None` if it is accepted.
+    pub refused: Option<TokenError>,
 }
 
 /// Difference of clocks in seconds within which an expired token is still accepted.
@@ -106,7 +127,7 @@ fn validation(checks_expiry: bool) -> Validation {
     validation
 }
 
-fn decode(token: &str, secret: &[u8], validation: &Validation) -> Result<Claims, ErrorKind> {
+fn decode(token: &str, secret: &[u8], validation: &Validation) -> Result<Content, ErrorKind> {
     let decoded = jsonwebtoken::decode(token, &DecodingKey::from_secret(secret), validation);
     decoded.map(|decoded| decoded.claims).map_err(jsonwebtoken::errors::Error::into_kind)
 }
@@ -122,37 +143,42 @@ impl TokenKeys {
     /// Returns the claims of a token that one of the keys has signed.
     ///
     /// # Errors
-    /// If none of them has, or the token has expired.
+    /// If none of them has, or the token has expired or is revoked.
     pub fn verify(&self, token: &str) -> Result<Claims, TokenError> {
-        self.decode(token, &validation(true)).map(|(claims, _)| claims)
+        let found = self.decode(token, &validation(true))?;
+        let checked = found.file.revoked.check(found.id.as_deref());
+        checked.map(|()| found.claims).map_err(|why| TokenError::Invalid(why.to_owned()))
     }
 
-    /// Returns what a token says, whether or not it has expired.
+    /// Returns what a token says, whether or not it is accepted.
     ///
     /// # Errors
     /// If none of the keys has signed it.
     pub fn examine(&self, token: &str) -> Result<Examined, TokenError> {
-        let (claims, key) = self.decode(token, &validation(false))?;
-        let has_expired = self.verify(token) == Err(TokenError::Expired);
-        Ok(Examined { claims, key: key.to_owned(), has_expired })
+        let Decoded { claims, id, file } = self.decode(token, &validation(false))?;
+        Ok(Examined { claims, key: file.path.clone(), id, refused: self.verify(token).err() })
     }
 
-    /// Signs a token with the first key.
+    /// Signs a token with the first key. Each token has an id of its own.
     ///
     /// # Errors
     /// If the key cannot be read any more.
     pub fn issue(&self, claims: &Claims) -> Result<String, TokenError> {
         let (_, secret) = self.secrets().next().ok_or_else(|| TokenError::Invalid("there is no key".into()))?;
         let header = Header::new(Algorithm::HS256);
-        let token = jsonwebtoken::encode(&header, claims, &EncodingKey::from_secret(&secret));
+        let Claims { sub, scopes, exp } = claims.clone();
+        let content = Content { sub, scopes, exp, jti: Some(uuid::Uuid::new_v4().simple().to_string()) };
+        let token = jsonwebtoken::encode(&header, &content, &EncodingKey::from_secret(&secret));
         token.map_err(|error| TokenError::Invalid(error.to_string()))
     }
 
-    fn decode(&self, token: &str, validation: &Validation) -> Result<(Claims, &Path), TokenError> {
+    fn decode(&self, token: &str, validation: &Validation) -> Result<Decoded<'_>, TokenError> {
         let mut refused = TokenError::Invalid("InvalidSignature".into());
-        for (path, secret) in self.secrets() {
+        for (file, secret) in self.secrets() {
             match decode(token, &secret, validation) {
-                Ok(claims) => return Ok((claims, path)),
+                Ok(Content { sub, scopes, exp, jti }) => {
+                    return Ok(Decoded { claims: Claims { sub, scopes, exp }, id: jti, file });
+                }
                 // Another key may have signed it.
                 Err(ErrorKind::InvalidSignature) => {}
                 Err(kind) => refused = describe(kind),
