@@ -225,7 +225,7 @@ impl Accounting {
     pub(crate) fn record_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
         let who = match node.gpus.get(id) {
             _ if change.external => "an external writer".to_owned(),
-            Some(gpu) => match (gpu.manual, &gpu.owner) {
+            Some(gpu) => match (&gpu.manual, &gpu.owner) {
                 (Some(manual), _) => format!("a manual override ({})", manual.by),
                 (None, Some(job)) => format!("the plan of job {job}"),
                 (None, None) => "wattune, restoring the original limit".to_owned(),

@@ -24,7 +24,7 @@ impl Demand<'_> {
         if self.settings.observe {
             return None;
         }
-        if let Some(manual) = gpu.manual {
+        if let Some(manual) = &gpu.manual {
             return Some(manual.limit.into());
         }
         let job = self.jobs.get(gpu.owner.as_ref()?)?;

@@ -51,7 +51,7 @@ impl Gpu {
         };
         confirmed?;
         match self.pursue(set.limit, current, journal, now)? {
-            Act::Nothing if self.manual.is_some_and(|manual| manual.locks_clocks) => Ok(Act::Nothing),
+            Act::Nothing if self.manual.as_ref().is_some_and(|manual| manual.locks_clocks) => Ok(Act::Nothing),
             Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
             setting => Ok(setting),
         }

@@ -125,7 +125,7 @@ impl Gpu {
         if std::mem::take(&mut self.memory_unlocked) {
             journal.forget_memory_lock(&id)?;
         }
-        let is_held = self.manual.is_some_and(|manual| manual.locks_memory);
+        let is_held = self.manual.as_ref().is_some_and(|manual| manual.locks_memory);
         let is_left = journal.entry(&id).is_some_and(|entry| entry.holds_memory_lock(journal.boot_id()));
         if is_held || !is_left || self.is_writing() || self.memory_unlock_rests(now) {
             return Ok(false);

@@ -19,7 +19,7 @@ pub(super) const ABOVE: f64 = 1.03;
 pub(super) const PERSISTENT: Seconds = Seconds::new(5.0);
 
 /// A manual override of a GPU's power limit, and the override's expiry.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Override {
     pub(crate) limit: PowerLimit,
     pub(crate) end: OverrideEnd,
@@ -142,7 +142,7 @@ pub(crate) struct Before {
 }
 
 /// Manual override that ended without a request for that, and the reason.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct EndedOverride {
     pub(crate) manual: Override,
     pub(crate) why: &'static str,

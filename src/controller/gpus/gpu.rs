@@ -134,7 +134,7 @@ impl Gpu {
             before: self.writes.before,
             shown: outcome.shown,
             error: outcome.result.as_ref().err().cloned(),
-            by: self.writes.by,
+            by: self.writes.by.clone(),
             is_restoring: self.writes.is_restoring,
         });
         match (&outcome.result, write) {

@@ -32,7 +32,7 @@ impl Gpu {
         if !controls {
             return;
         }
-        if self.manual.is_some_and(|manual| manual.yields_to_jobs) {
+        if self.manual.as_ref().is_some_and(|manual| manual.yields_to_jobs) {
             self.end_override("a job controls the GPU");
         }
         // A limit set before the new owner counts as the original one, and denied writes may be permitted now.

@@ -176,7 +176,7 @@ impl Gpu {
 
     /// Requests a write for the caller who has requested one, if there is such a caller.
     pub(super) fn request_write_for_caller(&mut self, write: Write, now: Now) {
-        let by = self.writes.requester;
+        let by = self.writes.requester.clone();
         if self.send_write(write, by, now) {
             self.writes.requester = None;
         }

@@ -67,7 +67,8 @@ impl Snapshot<'_> {
         };
         let soon = self.now.utc + PATIENCE;
         if let Some(cap) = cap {
-            let by_hand = |gpu: &Gpu| gpu.manual.is_some_and(|m| m.until_utc().is_none_or(|until| until > soon));
+            let by_hand =
+                |gpu: &Gpu| gpu.manual.as_ref().is_some_and(|m| m.until_utc().is_none_or(|until| until > soon));
             let room = cap - self.others(&groups, by_hand);
             lower(&mut groups, room, Some(self.profiling.step_w));
         }
@@ -102,7 +103,7 @@ impl Snapshot<'_> {
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let demand = self.demand();
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
-        let least = |gpu: &Gpu| match (demand.purpose(gpu), gpu.range(), gpu.manual) {
+        let least = |gpu: &Gpu| match (demand.purpose(gpu), gpu.range(), &gpu.manual) {
             (LimitPurpose::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
             (_, _, Some(manual)) if held(gpu) => manual.limit.watts(),
             (_, Some(range), _) => range.min.watts(),

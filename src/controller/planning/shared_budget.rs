@@ -91,7 +91,7 @@ impl SharedBudget {
         let requests = if schedule.is_empty() { Vec::new() } else { demand.requests() };
         let others = requests.into_iter().filter(|(id, _)| !planned.contains(id));
         let counted = |(id, request): (GpuId, LimitRequest)| {
-            let manual = demand.gpus.get(&id)?.manual;
+            let manual = demand.gpus.get(&id)?.manual.as_ref();
             Some((id, Counted::of(&request, manual.and_then(|manual| manual.until_utc()))))
         };
         let others = others.filter_map(counted).collect();

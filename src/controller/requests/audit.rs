@@ -180,9 +180,9 @@ fn of_write(gpu: &Gpu, w: &FinishedWrite) -> AuditRecord {
         (Write::PowerLimit(_), Some(shown)) => Some(AuditState::power_limit(shown)),
         _ => requested,
     };
-    let who = w.by.map_or_else(|| DAEMON.to_owned(), |by| by.to_string());
+    let who = w.by.as_ref().map_or_else(|| DAEMON.to_owned(), ToString::to_string);
     let owner = gpu.owner.as_ref().filter(|_| w.by.is_none() && !w.is_restoring);
-    let reason = match (w.by, gpu.manual, owner) {
+    let reason = match (&w.by, &gpu.manual, owner) {
         (Some(_), ..) => None,
         _ if w.is_restoring => None,
         (None, Some(manual), _) => Some(format!("for the override of {}", manual.by)),

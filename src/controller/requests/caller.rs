@@ -1,8 +1,7 @@
 //! Caller of a request: who asks, as far as it is known, and whether the jobs of others are open to it.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 use wattune_core::domain::{Actor, Owner, Owners, Process};
 
@@ -10,7 +9,7 @@ use wattune_core::domain::{Actor, Owner, Owners, Process};
 pub(super) const ROOT: u32 = 0;
 
 /// Caller of a request, as the ledger and the log state it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// The daemon itself, or the program that contains it.
     Local,
@@ -21,49 +20,23 @@ pub enum Caller {
 }
 
 /// Client of the daemon, as far as the connection and the token of its request identify it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
     /// Number of the client's user; `None` if the kernel does not report the user.
     pub user: Option<u32>,
     /// Process of the client; `None` over TCP, where it is unknown.
     pub process: Option<Process>,
     /// Subject of the client's access token; `None` without a token.
-    pub subject: Option<Subject>,
+    pub subject: Option<Arc<str>>,
     /// True if the client may also change jobs that belong to others.
     pub has_control: bool,
-}
-
-/// Subject of an access token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Subject(&'static str);
-
-/// All subjects so far. There are only as many as an operator has issued tokens for, since subjects of invalid tokens do
-/// not become values of this type.
-static SUBJECTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-
-impl Subject {
-    /// Returns the subject of a valid token.
-    pub fn of_token(subject: &str) -> Self {
-        let mut all = SUBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(subject) {
-            return Self(known);
-        }
-        let new: &'static str = Box::leak(subject.to_owned().into_boxed_str());
-        all.insert(new);
-        Self(new)
-    }
-
-    /// Returns the text of the subject.
-    pub const fn as_str(self) -> &'static str {
-        self.0
-    }
 }
 
 impl Client {
     /// Returns the owners of the jobs that the client registers.
     pub fn owners(&self) -> Owners {
         let user = self.user.map(Owner::User);
-        let token = self.subject.map(|subject| Owner::Token(subject.as_str().to_owned()));
+        let token = self.subject.as_deref().map(|subject| Owner::Token(subject.to_owned()));
         user.into_iter().chain(token).collect()
     }
 }
@@ -71,7 +44,7 @@ impl Client {
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        parts.extend(self.subject.map(|subject| format!("token of {:?}", subject.as_str())));
+        parts.extend(self.subject.as_ref().map(|subject| format!("token of {subject:?}")));
         parts.extend(self.user.map(|user| format!("user {user}")));
         parts.extend(self.process.map(|process| format!("process {}", process.pid)));
         f.write_str(&if parts.is_empty() { "an unknown user".to_owned() } else { parts.join(", ") })
@@ -151,7 +124,7 @@ mod tests {
     #[test]
     fn jobs_are_changed_by_their_owners_and_by_those_with_control() {
         let client = |user, subject: Option<&str>, has_control| {
-            let subject = subject.map(Subject::of_token);
+            let subject = subject.map(Arc::from);
             Caller::Client(Client { user, subject, process: None, has_control })
         };
         let ada = client(Some(1000), None, false);
@@ -169,11 +142,5 @@ mod tests {
         for (caller, may) in table {
             assert_eq!(jobs.each_ref().map(|owners| caller.may_change(owners)), may, "{caller}");
         }
-    }
-
-    #[test]
-    fn subjects_are_the_same_if_their_texts_are() {
-        assert_eq!(Subject::of_token("ada"), Subject::of_token("ada"));
-        assert_ne!(Subject::of_token("ada"), Subject::of_token("bob"));
     }
 }

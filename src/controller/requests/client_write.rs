@@ -19,7 +19,7 @@ use wattune_core::domain::{GpuId, PowerLimit, Process};
 const TRIES: u32 = 3;
 
 /// Identity and rights of a client that writes, and the end of the override that its write makes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Claim {
     /// Client that writes.
     pub by: Caller,
@@ -70,7 +70,7 @@ pub struct ClientWrite {
     is_written: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Stage {
     New,
     /// The write was sent; holds the override from before.
@@ -124,7 +124,7 @@ impl Controller {
                  or at any time if zeus.over_jobs = true"
             )));
         }
-        match gpu.manual {
+        match &gpu.manual {
             Some(manual) if !manual.by.is_zeus() => Err(WriteRefused::Owned(format!(
                 "GPU {index} has a manual override of {}; Zeus clients may change it once the override has ended (DELETE \
                  /v1/gpus/{index}/power-limit), or at any time if zeus.over_jobs = true",
@@ -144,7 +144,7 @@ impl Controller {
             return None;
         }
         let before = gpu.observed.reading.requested;
-        let outcome = match (write.stage, write.setting) {
+        let outcome = match (write.stage.clone(), write.setting) {
             (Stage::New, _) => self.begin_write(write).await,
             (Stage::Sent(before), Setting::PowerLimit(_)) => self.finish_limit(write, before),
             (Stage::Sent(before), Setting::Other(setting)) => self.finish_setting(write, setting, before),
@@ -170,7 +170,7 @@ impl Controller {
             gpu: Some(gpu.to_string()),
             before: before.filter(|_| action == AuditAction::SetPowerLimit).map(AuditState::power_limit),
             after,
-            ..self.new_record(claim.by, action)
+            ..self.new_record(&claim.by, action)
         };
         self.audit(match outcome {
             Ok(()) => record,
@@ -181,7 +181,7 @@ impl Controller {
     /// Ends the overrides of a client whose process has ended.
     pub async fn end_client(&mut self, process: Process) {
         let is_theirs = |gpu: &Gpu| {
-            gpu.manual.is_some_and(|manual| {
+            gpu.manual.as_ref().is_some_and(|manual| {
                 manual.by.zeus_process() == Some(process) && manual.end == OverrideEnd::WithProcess
             })
         };
@@ -207,8 +207,8 @@ impl Controller {
         }
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
-        let before = gpu.manual;
-        let held = before.filter(|manual| manual.by.is_zeus());
+        let before = gpu.manual.clone();
+        let held = before.as_ref().filter(|manual| manual.by.is_zeus());
         let limit = match write.setting {
             Setting::PowerLimit(limit) => limit.min(allowed(gpu, limit)?).min(ceiling.unwrap_or(limit)),
             Setting::Other(_) => held.map_or(current, |manual| manual.limit),
@@ -216,22 +216,23 @@ impl Controller {
         let manual = Override {
             limit,
             end: write.claim.end,
-            by: write.claim.by,
+            by: write.claim.by.clone(),
             yields_to_jobs: !write.claim.over_jobs,
             locks_clocks: held.is_some_and(|manual| manual.locks_clocks),
             locks_memory: held.is_some_and(|manual| manual.locks_memory),
         };
         let external = gpu.external;
-        let is_new = before.is_none_or(|before| before.by != manual.by || before.limit != limit) || external.is_some();
+        let is_new =
+            before.as_ref().is_none_or(|before| before.by != manual.by || before.limit != limit) || external.is_some();
         gpu.replace_override(manual);
         if is_new {
-            tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %manual.by,
+            tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %write.claim.by,
                 "GPU {}: override of {limit}", write.gpu);
             self.replan(ReplanReason::SetByHand).await;
         }
-        write.stage = Stage::Sent(before);
+        write.stage = Stage::Sent(before.clone());
         if let Some(gpu) = self.gpus.get_mut(&write.gpu) {
-            gpu.write_for(write.claim.by);
+            gpu.write_for(write.claim.by.clone());
         }
         let unsent = match write.setting {
             Setting::PowerLimit(_) if current.same_as(limit) && !is_new => return Ok(Some(())),
@@ -259,7 +260,7 @@ impl Controller {
 
     fn finish_limit(&mut self, write: &mut ClientWrite, before: Option<Override>) -> Result<Option<()>, WriteRefused> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
-        let ours = gpu.manual.filter(|manual| manual.by == write.claim.by);
+        let ours = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
         let Some(manual) = ours else {
             // An external writer was faster, or the override has ended since.
             return Ok(if gpu.external.is_some() { try_again(write) } else { Some(()) });

@@ -17,7 +17,7 @@ impl Controller {
         let (id, slot) = (event.id.clone(), event.slot);
         let (before, after) = (self.cap.announced(&id).cloned(), event.clone());
         let announced = self.cap.announce(event, &self.store, now).await;
-        let record = self.new_record(by, AuditAction::AnnounceDemandResponse);
+        let record = self.new_record(&by, AuditAction::AnnounceDemandResponse);
         let record = AuditRecord { event: Some(id.to_string()), ..record };
         self.audit_event(record, before.as_ref(), Some(&after), announced.as_ref().map(drop));
         let announced = announced?;
@@ -34,7 +34,7 @@ impl Controller {
         let now = self.now().utc;
         let before = self.cap.announced(id).cloned();
         let withdrawn = self.cap.withdraw(id, &self.store, now).await;
-        let record = self.new_record(by, AuditAction::WithdrawDemandResponse);
+        let record = self.new_record(&by, AuditAction::WithdrawDemandResponse);
         let record = AuditRecord { event: Some(id.to_string()), ..record };
         self.audit_event(record, before.as_ref(), None, withdrawn.as_ref().map(drop));
         let withdrawn = withdrawn?;

@@ -36,14 +36,14 @@ impl Controller {
         let id = self.gpus.resolve(which)?;
         let before = self.gpus.get(&id).and_then(|gpu| gpu.observed.reading.requested);
         let (mut is_written, requested) = (false, PowerLimit::from_watts(limit));
-        let done = self.try_override(which, &id, limit, ttl, by, &mut is_written).await;
+        let done = self.try_override(which, &id, limit, ttl, &by, &mut is_written).await;
         // A write has a record of its own, as soon as its result is known.
         if !is_written {
             let record = AuditRecord {
                 gpu: Some(id.to_string()),
                 before: before.map(AuditState::power_limit),
                 after: Some(AuditState::power_limit(requested)),
-                ..self.new_record(by, AuditAction::SetPowerLimit)
+                ..self.new_record(&by, AuditAction::SetPowerLimit)
             };
             let record = match before.filter(|before| done.is_err() || before.same_as(requested)) {
                 Some(_) => record,
@@ -61,7 +61,7 @@ impl Controller {
         id: &GpuId,
         limit: Watts,
         ttl: Seconds,
-        by: Caller,
+        by: &Caller,
         is_written: &mut bool,
     ) -> Result<GpuView, ControlError> {
         let now = self.now();
@@ -88,8 +88,14 @@ impl Controller {
             }
         };
         let end = OverrideEnd::At { until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() };
-        let manual =
-            Override { limit: requested, end, by, yields_to_jobs: false, locks_clocks: false, locks_memory: false };
+        let manual = Override {
+            limit: requested,
+            end,
+            by: by.clone(),
+            yields_to_jobs: false,
+            locks_clocks: false,
+            locks_memory: false,
+        };
         let before = gpu.manual.replace(manual);
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {requested} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
@@ -97,7 +103,7 @@ impl Controller {
         // While an earlier write is in flight, the result of the override's write would be unknown.
         self.await_write(id).await;
         if let Some(gpu) = self.gpus.get_mut(id) {
-            gpu.write_for(by);
+            gpu.write_for(by.clone());
         }
         self.act();
         if let Some(gpu) = self.gpus.get_mut(id) {
@@ -133,9 +139,9 @@ impl Controller {
         });
         self.audit(AuditRecord {
             gpu: Some(id.to_string()),
-            before: released.map(|manual| AuditState::power_limit(manual.limit)),
+            before: released.as_ref().map(|manual| AuditState::power_limit(manual.limit)),
             reason: released.map(|manual| format!("override of {}", manual.by)),
-            ..self.new_record(by, AuditAction::ReleasePowerLimit)
+            ..self.new_record(&by, AuditAction::ReleasePowerLimit)
         });
         self.jobs.replan_all(ReplanReason::OverrideEnded);
         self.plan().await;

@@ -17,7 +17,7 @@ mod register;
 mod when;
 
 pub use audit::of_restored;
-pub use caller::{Caller, Client, Subject};
+pub use caller::{Caller, Client};
 pub use client_write::{Claim, ClientWrite, Setting, WriteRefused};
 pub use register::{NewJob, NewOffers, NewStart, StartBy};
 pub use when::{StartBound, WhenRequest};

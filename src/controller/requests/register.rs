@@ -196,7 +196,7 @@ impl Controller {
         refuse_unknown_run(&job)?;
         self.store.save_job(&stored).await?;
         if let Some(other) = &new.replaces {
-            self.end_job(other, &format!("replaced by job {id}"), Some(new.by)).await;
+            self.end_job(other, &format!("replaced by job {id}"), Some(new.by.clone())).await;
         }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
         self.audit_job(Some(new.by), AuditAction::RegisterJob, &id, job.spec.name.as_str());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::needs::Need;
 use super::token::{Claims, Scope, TokenError};
-use crate::controller::{Client, Subject};
+use crate::controller::Client;
 use crate::files;
 use crate::http::peer::Way;
 use wattune_core::domain::Process;
@@ -63,7 +63,7 @@ impl Asker {
     /// Returns the sender as the controller knows it.
     pub(in crate::http) fn client(&self) -> Client {
         let subject = match &self.token {
-            Token::Valid(claims) => Some(Subject::of_token(&claims.sub)),
+            Token::Valid(claims) => Some(claims.sub.as_str().into()),
             Token::Absent | Token::Invalid(_) => None,
         };
         Client { user: self.user, process: self.process, subject, has_control: self.rights.control }

@@ -52,14 +52,14 @@ impl Control {
         claim: Claim,
         block: bool,
     ) -> Result<(), Refusal> {
-        let mut failed = if block { BTreeMap::new() } else { self.forbidden(&gpus, settings, claim).await };
+        let mut failed = if block { BTreeMap::new() } else { self.forbidden(&gpus, settings, claim.clone()).await };
         let mut awaited = Vec::new();
         for gpu in gpus {
             let (index, id) = (gpu.identity().index, &gpu.identity().id);
             if failed.contains_key(&index) {
                 continue;
             }
-            let writes = settings.iter().map(|setting| ClientWrite::new(id.clone(), *setting, claim)).collect();
+            let writes = settings.iter().map(|setting| ClientWrite::new(id.clone(), *setting, claim.clone())).collect();
             let (reply, answer) = if block { Some(oneshot::channel()).unzip() } else { (None, None) };
             if self.send(&gpu, Command { writes, reply }).is_err() {
                 let full = format!("GPU {index} has {QUEUE} writes waiting; try again later");

@@ -335,7 +335,7 @@ async fn metered(
         Metered::Job { job, time, rest } => (job, time, rest),
     };
     let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
-    let (asked, by) = (id.clone(), *by);
+    let (asked, by) = (id.clone(), by.clone());
     // A trial with the energy of another user's training run would keep that run from reporting for its own trial.
     let ask = shared.ask(move |controller| {
         Box::pin(async move {
