@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 
 use super::*;
 use wattune_core::domain::{
-    CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobSpec, Objective, Origin, Owner,
-    ProfileKey, SignalKind, SignalScope, Slot, Work, Zone,
+    CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobSpec, Objective, Origin, ProfileKey,
+    SignalKind, SignalScope, Slot, Work, Zone,
 };
 use wattune_core::ledger::{AttributionRule, Interval, Metered, OpenInterval, Share};
 use wattune_core::profile::{ProgressAccount, Record};
