@@ -83,9 +83,11 @@ async fn who_may_not_read_the_log_learns_how_to_get_the_right() {
     }
     let socket = state.path().join("wattune.sock");
     let as_ada = || Ended::of(wattune(&["audit", "--socket"]).arg(&socket).current_dir("/").uid(ADA));
+    let set_mode = |mode| fs::set_permissions(state.path(), fs::Permissions::from_mode(mode)).expect("changed");
+    set_mode(0o700);
     let denied = as_ada();
     assert!(denied.failed(1).contains("no permission to open"), "{}", denied.err);
-    fs::set_permissions(state.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    set_mode(0o755);
     let other = as_ada();
     assert!(other.failed(1).contains("over the Unix socket is for root and the daemon's user"), "{}", other.err);
 }

@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn the_table_says_who_changed_what() {
         let expected = "\
-number  time                  who               action           of              change                           outcome             reason
-     7  2026-12-01 17:00:00Z  user 1000         set power limit  GPU-3f          300 W → 225.5 W                  enforced (3 times)
-     8  2026-12-01 17:00:00Z  token of \"=a\u{fffd}\"  lock gpu clocks  job resnet50-1  → up to 1200 MHz                 not enforced        =1+1
-     9  2026-12-01 17:00:00Z  wattune           change cap                       cap 500 W (event dr-1) → –       enforced
+number  time                  who             action           of              change                      outcome             reason
+     7  2026-12-01 17:00:00Z  user 1000       set power limit  GPU-3f          300 W → 225.5 W             enforced (3 times)
+     8  2026-12-01 17:00:00Z  token of \"=a\u{fffd}\"  lock gpu clocks  job resnet50-1  → up to 1200 MHz            not enforced        =1+1
+     9  2026-12-01 17:00:00Z  wattune         change cap                       cap 500 W (event dr-1) → –  enforced
 ";
         assert_eq!(audit_table(&entries()), expected);
         assert_eq!(audit_table(&[]).lines().count(), 1);
