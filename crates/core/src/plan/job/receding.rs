@@ -1,7 +1,7 @@
 //! Receding horizon: plans a job's remaining work again and again from its state and a forecast. Only the present of
 //! each plan is applied (`planning.md` §4).
 //!
-//! Planning is repeated on each relevant change. The slowdown budget covers the job's whole life, (1+ε)·W/r(l_max) of
+//! Planning is repeated on each relevant change. The slowdown budget covers the job's whole life, (1+ε)·N/r(l_max) of
 //! active time, so time lost early is recovered later. Because r(l_max), the throughput at the maximum usable limit, is
 //! an estimate, plans use the maximum slowdown ε less a reserve ([`crate::profile::reserve`]).
 
