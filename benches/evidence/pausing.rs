@@ -31,11 +31,18 @@ pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String
         if bench.quick { (&["DE"], &[7]) } else { (&["CISO", "DE"], &[1, 4, 7, 10]) };
     let grids = bench.among("pausing", grids)?;
     writeln!(out, "## Pausing\n")?;
-    writeln!(out, "25 % more time; 50 W while pausing, half an hour each of running and pausing, two minutes for a")?;
-    writeln!(out, "checkpoint. Means over 24 pairs and {} starts: additional reduction in points.\n", places.len())?;
     writeln!(
         out,
-        "| grid | bound | clairvoyant | wattune, perfect forecasts | part of the bound % | forecasts as issued |"
+        "Jobs may take 25 % more time and may pause, at 50 W of idle power; running and pausing last at least"
+    )?;
+    writeln!(
+        out,
+        "half an hour each, a checkpoint two minutes. The values are the additional carbon reduction of the"
+    )?;
+    writeln!(out, "permission to pause, in points: means over 24 pairs and {} starts.\n", places.len())?;
+    writeln!(
+        out,
+        "| grid | bound | clairvoyant | wattune, perfect forecasts | share of the bound, % | wattune, forecasts as issued |"
     )?;
     writeln!(out, "|---|---|---|---|---|---|")?;
     for name in grids {

@@ -48,12 +48,20 @@ pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String
         if bench.quick { (&["CISO"], 6) } else { (&["CISO", "DE", "PJM", "SE", "CISO 96 h", "DE 96 h"], 24) };
     let grids = bench.among("suspension", grids)?;
     writeln!(out, "## Stopping without holding the GPU\n")?;
-    writeln!(out, "Jobs of 24 h with 100 % more time; a stop costs five minutes at running power; 0 W while stopped.")?;
-    writeln!(out, "Means over 24 pairs and {count} starts, each a week and an hour after the one before.\n")?;
     writeln!(
         out,
-        "| grid | never stopping | gain | perfect: never stopping | gain | part % | stops | worst run on days of little \
-         error | worst run | worst start | gain at 50 W | worst run at 50 W |"
+        "Jobs of 24 h may take 100 % more time and may be stopped. A stop costs five minutes at running power; a"
+    )?;
+    writeln!(
+        out,
+        "stopped job draws 0 W. Means over 24 pairs and {count} starts, each a week and an hour after the one"
+    )?;
+    writeln!(out, "before; gains in points.\n")?;
+    writeln!(
+        out,
+        "| grid | reduction without stops, % | gain | perfect foresight: reduction without stops, % | perfect foresight: \
+         gain | share, % | stops per run | worst run on days of little error | worst run | worst start | gain at 50 W | \
+         worst run at 50 W |"
     )?;
     writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|")?;
     let found = on_each_grid(bench, &grids, |ground| {

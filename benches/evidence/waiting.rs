@@ -39,7 +39,8 @@ pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String
         out,
         "Jobs of 1, 4, 8 and 24 hours may wait for 12, 24 or 48 hours. A job is submitted every {every} hours"
     )?;
-    writeln!(out, "from 1 July to 24 December 2021. Mean reductions in percent against starting at once.\n")?;
+    writeln!(out, "from 1 July to 24 December 2021. All values are mean reductions of carbon in percent,")?;
+    writeln!(out, "relative to starting at once.\n")?;
     by_policy(out, missed, &grids, &studied)?;
     by_duration(out, missed, &grids, &studied)?;
     stated(out, missed, &studied.concat())
@@ -79,9 +80,9 @@ fn by_policy(
     grids: &[&str],
     studied: &[Vec<WaitingRow>],
 ) -> Result<(), Failed> {
-    writeln!(out, "Jobs of 1, 4 and 8 hours:\n")?;
+    writeln!(out, "By policy, jobs of 1, 4 and 8 hours together:\n")?;
     let names: Vec<&str> = START_POLICIES.iter().map(|p| p.name).filter(|name| *name != "now").collect();
-    writeln!(out, "| grid | within h | {} | caught % | of the total % |", names.join(" | "))?;
+    writeln!(out, "| grid | may wait, h | {} | share of clairvoyant, % | share in grams, % |", names.join(" | "))?;
     writeln!(out, "|---|---|{}---|---|", "---|".repeat(names.len()))?;
     for (grid, rows) in grids.iter().zip(studied) {
         let means = waiting_means(rows);
@@ -111,9 +112,12 @@ fn by_policy(
     }
     writeln!(
         out,
-        "\n*caught* is the mean reduction of when, divided by that of clairvoyant. *of the total* weighs submissions by"
+        "\n*Share of clairvoyant* is the mean reduction of *when*, divided by that of clairvoyant. *Share in grams* weights"
     )?;
-    writeln!(out, "their emissions: what when saves of all grams, divided by what clairvoyant saves of them.\n")?;
+    writeln!(
+        out,
+        "each submission by its emissions: the grams that *when* saves, divided by those that clairvoyant saves.\n"
+    )?;
     Ok(())
 }
 
@@ -140,9 +144,14 @@ fn by_duration(
 ) -> Result<(), Failed> {
     writeln!(
         out,
-        "when by duration, with the part of submissions that lose more than 2 % against starting at once:\n"
+        "*when* by duration; the last column has the share of submissions that lose more than 2 % relative to starting at \
+         once:\n"
     )?;
-    writeln!(out, "| grid | hours | within 12 h | within 24 h | within 48 h | of clairvoyant | losing over 2 %, % |")?;
+    writeln!(
+        out,
+        "| grid | duration, h | may wait 12 h | may wait 24 h | may wait 48 h | clairvoyant: 12, 24, 48 h | lose more than \
+         2 %, % |"
+    )?;
     writeln!(out, "|---|---|---|---|---|---|---|")?;
     for (grid, rows) in grids.iter().zip(studied) {
         let means = waiting_means(rows);
@@ -175,14 +184,17 @@ fn by_duration(
 fn stated(out: &mut impl Write, missed: &mut Vec<String>, rows: &[WaitingRow]) -> Result<(), Failed> {
     writeln!(
         out,
-        "Probability that waiting for the window that looks best emits more than starting at once, all grids"
+        "Probability that waiting for the window with the least expected emissions emits more than starting at once: as"
     )?;
     writeln!(
         out,
-        "together: as stated at each submission, also if the job then starts at once, and as observed. The last two"
+        "stated at each submission (also if the job then starts at once), and as observed; all grids together. The last two"
     )?;
-    writeln!(out, "columns have the jobs that waited: they decided again and lost less often.\n")?;
-    writeln!(out, "| bin, % | submissions | stated % | observed % | waited | lost % |")?;
+    writeln!(out, "columns are about the jobs that waited: these decided again, and so lost less often.\n")?;
+    writeln!(
+        out,
+        "| stated probability, % | submissions | stated, mean in % | observed, % | jobs that waited | of these lost, % |"
+    )?;
     writeln!(out, "|---|---|---|---|---|---|")?;
     for bin in calibration(rows) {
         let (Some(stated), Some(observed)) = (bin.stated, bin.observed) else { continue };
