@@ -31,7 +31,7 @@ pub struct Overrides {
     /// The state directory, which sets `state_dir`.
     #[arg(long, value_name = "DIR", env = "WATTUNE_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Loopback address of the API, or "off"; sets `http.listen`.
+    /// TCP address of the API, or "off"; sets `http.listen`.
     #[arg(long, value_name = "ADDRESS", env = "WATTUNE_LISTEN")]
     listen: Option<Listen>,
     /// Unix socket of the API; sets `http.socket`.
