@@ -66,7 +66,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     exit
 }
 
-/// What the daemon opens with the rights that it is started with.
+/// Resources that the daemon opens before it drops the rights with which it was started.
 struct Opened {
     server: http::Server,
     requests: Requests,

@@ -203,7 +203,7 @@ struct ZoneMeter {
     /// The directory of the counter that was read last.
     path: String,
     meter: WrappingCounter,
-    /// The last values of the counters that were read before the present one, by directory.
+    /// Last values of the counters that were read before the counter at `path`, by their directories.
     marks: BTreeMap<String, CounterPosition>,
 }
 

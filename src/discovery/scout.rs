@@ -44,7 +44,7 @@ pub struct Sighting {
 /// which nothing is known. Processes that were not examined yet are missing.
 pub type Sightings = BTreeMap<Candidate, Option<Sighting>>;
 
-/// What the control loop and the thread exchange.
+/// Data that the control loop and the thread exchange.
 #[derive(Debug, Default)]
 struct Shared {
     wanted: BTreeSet<Candidate>,

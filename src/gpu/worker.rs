@@ -178,7 +178,7 @@ impl Observation {
     }
 }
 
-/// What is read about processes.
+/// Data about processes that the thread reads.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     /// True while the use by process is to be read.

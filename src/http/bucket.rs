@@ -27,7 +27,7 @@ pub(super) struct Buckets {
     all: Arc<Mutex<HashMap<Identity, Bucket>>>,
 }
 
-/// What is left of one sender's allowance.
+/// Rest of one sender's allowance.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,

@@ -42,7 +42,7 @@ impl Ready {
 #[derive(Clone)]
 pub(super) struct Shared(Arc<SharedState>);
 
-/// What [`Shared`] gives access to.
+/// State that [`Shared`] gives access to.
 pub(super) struct SharedState {
     pub(super) handle: Handle,
     pub(super) recurring: Recurring,

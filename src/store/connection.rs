@@ -147,7 +147,7 @@ impl ConnectionPool {
     ///
     /// # Errors
     ///
-    /// Those of `work`; [`StoreError::Closed`] after [`Self::close`]; [`StoreError::Open`] if no connection can be
+    /// The errors of `work`; [`StoreError::Closed`] after [`Self::close`]; [`StoreError::Open`] if no connection can be
     /// opened.
     pub(super) async fn run<T, E>(
         &self,

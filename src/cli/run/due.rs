@@ -70,7 +70,7 @@ impl Due {
 /// The clock of a daemon whose time differs from this machine's: a simulated clock, which may run at another speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OtherClock {
-    /// What this machine's clocks showed when the daemon's clock showed `theirs`.
+    /// Readings of this machine's clocks at the time when the daemon's clock showed `theirs`.
     here: Reading,
     theirs: DateTime<Utc>,
     /// Seconds that pass on the daemon's clock in one second here.

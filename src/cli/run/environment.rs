@@ -1,4 +1,4 @@
-//! What a run shares with its command: variables in the command's environment, and standard error.
+//! Resources that a run shares with its command: variables in the command's environment, and standard error.
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! What each of Slurm's scripts does: the Prolog registers, the TaskProlog passes on, the Epilog ends.
+//! Actions of Slurm's scripts: the Prolog registers a job, the TaskProlog passes its id on, the Epilog ends it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::cli::output::print;
 const LOCK: &str = "/run/lock/wattune-slurm.lock";
 const LOCK_PATIENCE: Duration = Duration::from_millis(400);
 
-/// What was done, a line each.
+/// Lines that say what was done.
 type Lines = anyhow::Result<Vec<String>>;
 
 fn variable(key: &str) -> Option<String> {

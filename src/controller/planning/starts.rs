@@ -82,7 +82,7 @@ impl Starts {
         let advice = match tokio::time::timeout(patience.to_std(), &mut choosing.task).await {
             Ok(Ok(advice)) => advice,
             Ok(Err(error)) => {
-                tracing::error!("choosing starts failed ({error}); held jobs start by their latest starts");
+                tracing::error!("starts of held jobs cannot be chosen ({error}); each job starts at its planned or its latest start");
                 return;
             }
             Err(_) => {

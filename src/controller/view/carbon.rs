@@ -197,7 +197,8 @@ pub struct ScoreView {
     pub source: String,
     /// Grid zone of the forecasts.
     pub zone: String,
-    /// Horizon: 1 scores the forecasts known at the start of each hour, 24 those known at the start of each day (UTC).
+    /// Horizon in hours. With 1, the score is that of the forecasts known at the start of each hour; with 24, of those
+    /// known at the start of each day (UTC).
     pub horizon_h: f64,
     /// Mean absolute percentage error of the forecasts.
     pub mape_pct: Option<f64>,

@@ -1,4 +1,4 @@
-//! Who asks: the other end of the connection, the token of the request, and the rights of both together.
+//! Sender of a request: the other end of the connection, the token of the request, and the rights of both together.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What each route needs: one table of all routes.
+//! Right that each route needs: one table of all routes.
 
 /// Right that a request must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

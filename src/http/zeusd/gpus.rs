@@ -22,7 +22,7 @@ pub(super) type ByGpu<T> = BTreeMap<u32, T>;
 /// State and capabilities of a GPU.
 type Answer = Result<(Observation, Arc<Capabilities>), GpuError>;
 
-/// What a request needs of a GPU.
+/// Readings of a GPU that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     /// Power, which requests in quick succession share.

@@ -55,8 +55,8 @@ pub struct Broken {
 /// Circumstance in which a promise is broken; the sentence about the broken promise names the circumstance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Circumstance {
-    /// No plan keeps all promises about time, so the job runs at full speed; under the external cap given, if there is
-    /// one.
+    /// No plan keeps all promises about time, so the job runs at full speed; if an out-of-band cap is
+    /// given, as far as that cap allows.
     FullSpeed(Option<PowerLimit>),
     /// A carbon budget is exceeded because the deadline or slowdown limit takes precedence.
     Yielding,

@@ -48,7 +48,7 @@ pub struct Comparison {
     /// Part of the reduction due to starting later than asked.
     #[serde(skip)]
     pub start_effect_pct: f64,
-    /// Part of the reduction due to suspensions, with the emissions of saving and restarting.
+    /// Part of the reduction due to suspensions, less the emissions of saving and restarting.
     #[serde(skip)]
     pub suspension_effect_pct: f64,
     /// Part of the reduction that the best constant mix of power limits with the same training time would have had.

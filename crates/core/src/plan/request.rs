@@ -69,8 +69,8 @@ pub struct Request<'a> {
     pub prices: Option<Prices<'a>>,
     /// Length of the window over which a job with unknown work is planned; [`WINDOW`] by default.
     pub window: Seconds,
-    /// Maximum power limit that an external cap allows now; `None` without a cap. Slowdowns refer to r(l_max) in either
-    /// case.
+    /// Maximum power limit that the out-of-band cap (set from outside the host) allows now; `None` without a cap.
+    /// Slowdowns refer to r(l_max) in either case.
     pub allowed: Option<PowerLimit>,
     /// Minimum time at one setting. Values below a second count as a second.
     pub dwell: Seconds,
@@ -134,8 +134,8 @@ pub enum Unplannable {
     /// The job's profile has no usable point.
     #[error("the job's profile has no usable operating point yet")]
     NoUsablePoint,
-    /// The external cap is below all profiled limits.
-    #[error("no profiled power limit is at or below the external cap of {0}")]
+    /// The out-of-band cap is below all profiled limits.
+    #[error("no profiled power limit is at or below the out-of-band cap of {0}")]
     NothingAllowed(PowerLimit),
     /// The horizon or the objective is invalid.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! What a plan wants of a job that offered to be stopped: to run or to stay stopped, and until when.
+//! State that a plan wants of a job that offered to be stopped: running or stopped, and until when.
 
 use chrono::{DateTime, Utc};
 

@@ -246,7 +246,7 @@ impl StallDetector {
         self.drawn.iter().map(reading).collect()
     }
 
-    /// Returns the dips in each recent interval that progress confirms as pauses.
+    /// Returns, for each recent interval between reports, the power dips that progress confirms as pauses.
     fn dips(&self, model: &RateModel<'_>, readings: &[Reading]) -> Vec<IntervalDips> {
         let mut sums = vec![Dip::default(); self.recent.len()];
         let mut net: Vec<Vec<Seconds>> =

@@ -66,7 +66,7 @@ pub struct Setting<'a> {
     pub job: &'a Job,
     /// Profile that policies know: the job's true one, or one with measurement errors.
     pub believed: &'a Profile,
-    /// Relative standard error of the throughputs and powers in `believed`.
+    /// Relative standard error of the throughputs and powers in `believed`, the profile that policies know.
     pub profile_error: f64,
     /// Start of the job.
     pub start: DateTime<Utc>,

@@ -15,7 +15,7 @@ const HALVINGS: usize = 60;
 pub(super) struct Priced {
     /// Cheapest end of each job at these prices; the job's current end if no other is clearly cheaper.
     pub(super) ends: Vec<End>,
-    /// Lower bound of the cost with any of the compared ends, gCO2e.
+    /// Lower bound of the cost of all jobs, whichever of the compared ends each job has, gCO2e.
     pub(super) bound: f64,
     /// Lower bound of the cost if the jobs keep their current ends, gCO2e.
     pub(super) bound_here: f64,

@@ -21,7 +21,7 @@ const NO_TIME: Seconds = Seconds::new(1e-12);
 /// Maximum number of slots to plan over; if the forecast has more, they are averaged to longer ones first.
 const MOST_SLOTS: usize = 4096;
 
-/// Points of a job's profile that a plan may use: measured, and with all power limits allowed by the external cap.
+/// Points of a job's profile that a plan may use: measured, and with no power limit above the out-of-band cap.
 pub(in crate::plan) struct UsablePoints {
     pub(in crate::plan) points: Vec<Point>,
     /// Index of each point in the profile's points.

@@ -17,7 +17,7 @@ pub struct StartWindow {
     pub end: DateTime<Utc>,
     /// Expected mean carbon intensity over the window.
     pub intensity: GramsPerKwh,
-    /// Expected emissions of the job in this window, with those of the power drawn while it waits.
+    /// Expected emissions of the job in this window, including those of the power drawn while it waits.
     pub carbon: GramsCo2e,
     /// Cost by which windows are compared: `carbon`, or carbon and price weighed as the question says.
     pub cost: GramsCo2e,

@@ -9,9 +9,9 @@ use crate::forecast::{Basis, Horizon};
 use crate::plan::job::{PlanSlot, Problem, solve};
 use crate::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
 
-/// Maximum number of starts that are compared; more are thinned out evenly.
+/// Maximum number of starts that are compared. If there are more, an evenly spaced part of them is compared.
 const MOST_STARTS: usize = 2000;
-/// The same for jobs whose limits are planned for each start, which takes much longer.
+/// Maximum number of compared starts for jobs whose limits are planned for each start, which takes much longer.
 const MOST_PLANNED_STARTS: usize = 200;
 
 /// Integral of intensities over time, for means over any window. Beyond the last slot, and in gaps, the mean of all
