@@ -82,7 +82,9 @@ impl Starts {
         let advice = match tokio::time::timeout(patience.to_std(), &mut choosing.task).await {
             Ok(Ok(advice)) => advice,
             Ok(Err(error)) => {
-                tracing::error!("starts of held jobs cannot be chosen ({error}); each job starts at its planned or its latest start");
+                tracing::error!(
+                    "starts of held jobs cannot be chosen ({error}); each job starts at its planned or its latest start"
+                );
                 return;
             }
             Err(_) => {

@@ -86,8 +86,8 @@ fn past_forecasts(carbon: &CarbonView, families: &mut Families) {
 }
 
 const SOURCE_GAUGES: [Metric<SourceView>; 7] = [
-    ("carbon_source_followed", "", "1 for the active source of the chain", |s| Some(flag(s.followed))),
-    ("carbon_source_fresh", "", "1 if a source of the chain is fresh", |s| {
+    ("carbon_source_followed", "", "1 for the active source, whose forecast is in use", |s| Some(flag(s.followed))),
+    ("carbon_source_fresh", "", "1 if the forecast of the source is fresh", |s| {
         Some(flag(s.freshness == SignalFreshness::Fresh))
     }),
     ("carbon_source_failures", "", "Failures of a source since its last success", |s| {

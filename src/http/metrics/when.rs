@@ -11,7 +11,7 @@ const GAUGES: [Metric<WindowAhead>; 3] = [
     (
         "when_start_time",
         "seconds",
-        "Best start within 24 h of a job of a duration since the Unix epoch; the present if it should not wait",
+        "Best start within 24 h for a job of this duration, in seconds since the Unix epoch; now if it should not wait",
         |w| Some(unix_time(w.start)),
     ),
     (

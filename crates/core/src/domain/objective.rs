@@ -118,13 +118,13 @@ impl Objective {
         let Self { eta, price_weight, .. } = self;
         if !(0.0..=1.0).contains(&eta) {
             let why =
-                format!("{} is outside 0..=1; 1 is carbon alone, 0 is time alone{}", Short(eta), as_fraction(eta));
+                format!("{} is not from 0 to 1; 1 is carbon alone, 0 is time alone{}", Short(eta), as_fraction(eta));
             return invalid("objective.eta", why);
         }
         self.promises().try_for_each(Promise::check)?;
         if !(0.0..=1.0).contains(&price_weight) {
             let why = format!(
-                "{} is outside 0..=1; 0 is carbon alone, 1 is the price alone{}",
+                "{} is not from 0 to 1; 0 is carbon alone, 1 is the price alone{}",
                 Short(price_weight),
                 as_fraction(price_weight)
             );

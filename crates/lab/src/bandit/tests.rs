@@ -31,7 +31,10 @@ fn policy(name: &str) -> Policy {
 #[test]
 fn both_traces_are_joined() {
     let job = job(TRAIN, POWER, &query(0.5, 64)).expect_err("32 is the largest of the power trace, and not trained");
-    assert!(job.to_string().contains("no batch size 32 of d/n to begin with; there are 8, 16"), "{job}");
+    assert!(
+        job.to_string().contains("no rows of d/n at batch size 32, with which policies begin; there are rows at 8, 16"),
+        "{job}"
+    );
     let job = self::job(TRAIN, POWER, &query(0.5, 16)).expect("a job");
     assert_eq!((job.workload.as_str(), job.default, job.max_power.get()), ("d/n", 1, 200.0), "x/y was not trained");
     let paths: Vec<_> = job.arms.iter().map(|arm| arm.paths.clone()).collect();

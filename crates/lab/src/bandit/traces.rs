@@ -98,7 +98,9 @@ impl<'a> Traces<'a> {
         let asked = query.default_batch_size.min(largest);
         let Some(default) = arms.iter().position(|arm| arm.batch_size == asked) else {
             let known = listed(&arms.iter().map(|arm| arm.batch_size).collect::<Vec<_>>());
-            return Err(power(format!("no batch size {asked} of {workload} to begin with; there are {known}")));
+            return Err(power(format!(
+                "no rows of {workload} at batch size {asked}, with which policies begin; there are rows at {known}"
+            )));
         };
         if !arms[default].paths.iter().flatten().any(|epoch| *epoch <= query.max_epochs) {
             return Err(train(format!(
