@@ -51,7 +51,7 @@ fn the_page_of_the_configuration_is_the_annotated_file() {
     let mut text = opening("Configuration", "`config/wattune.toml`, the annotated file of all settings");
     text += "\nThe daemon reads `/etc/wattune/wattune.toml` if it is there, or the file named by `--config` or `WATTUNE_CONFIG`. A file \
              needs only what differs; an unknown key is an error with its line. Flags and `WATTUNE_…` variables win over the file. Powers \
-             are in watts, times in seconds, intensities in gCO2e/kWh. A key without a meaning belongs to the one above it.\n";
+             are in watts, times in seconds, intensities in gCO2e/kWh.\n";
     for section in sections {
         match section.name.as_str() {
             "" => text += "\n## Top level\n",
