@@ -136,7 +136,9 @@ impl Capabilities {
 pub enum Depth {
     /// Energy and power only, which is cheap enough for many reads per second.
     Quick,
-    /// Energy, power and power limits, including those whose calls the GPU refused recently: for writes of power limits.
+    /// The requested power limit only, even if the GPU refused the call recently: before the write of a limit.
+    Requested,
+    /// The requested and the enforced power limit only, even if the GPU refused the calls recently: after such a write.
     Limits,
     /// All values, except those whose calls the GPU refused recently.
     Full,
@@ -184,9 +186,8 @@ pub trait GpuDevice: Send {
     /// Returns the GPU's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Reads the GPU. [`Depth::Quick`] fills in energy and power only, [`Depth::Limits`] also the requested and the
-    /// enforced power limit. `now` decides which refused calls are due for a retry; [`Depth::Limits`] and
-    /// [`Depth::Retry`] retry all that they make.
+    /// Reads the GPU, at least the values of `depth`. `now` decides which refused calls are due for a retry;
+    /// [`Depth::Requested`], [`Depth::Limits`] and [`Depth::Retry`] retry all that they make.
     ///
     /// # Errors
     /// [`GpuError::Lost`] if the GPU is gone. As long as the GPU answers any call, each value that is unsupported or

@@ -266,7 +266,8 @@ impl Worker {
         self.sample_to(if full { Depth::Retry } else { Depth::Quick }, clock);
     }
 
-    /// Reads the GPU once to at least this depth, like [`Self::sample`].
+    /// Reads the GPU once to at least this depth, like [`Self::sample`]. With [`Depth::Requested`] and
+    /// [`Depth::Limits`], leaves energy and power alone unless a full read is due: each driver call delays a write.
     fn sample_to(&mut self, least: Depth, clock: impl Fn() -> Now) {
         let now = clock();
         if self.observation.fault.is_some() && !self.reopen(now, least != Depth::Quick) {
@@ -276,7 +277,8 @@ impl Worker {
         let resets = self.meter.resets();
         let depth = match least {
             Depth::Quick if due => Depth::Full,
-            Depth::Limits if due => Depth::Retry,
+            Depth::Requested | Depth::Limits if due => Depth::Retry,
+            Depth::Requested | Depth::Limits => return self.read_limits(least, &clock),
             least => least,
         };
         self.read(depth, &clock);
@@ -292,12 +294,31 @@ impl Worker {
             Ok(reading) => self.record(reading, depth, start, clock()),
             Err(error) => return self.fail(error, clock()),
         }
-        if *self.capabilities != *self.device.capabilities() {
-            self.capabilities = Arc::new(self.device.capabilities().clone());
-        }
+        self.take_capabilities();
         if matches!(depth, Depth::Full | Depth::Retry) {
             self.count_processes(clock());
             self.list_processes(clock());
+        }
+    }
+
+    fn read_limits(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
+        match self.device.read(depth, clock().monotonic) {
+            Ok(reading) => {
+                let seen = &mut self.observation;
+                seen.reading.requested = reading.requested;
+                if depth == Depth::Limits {
+                    seen.reading.enforced = reading.enforced;
+                }
+                seen.limit_availability.observe(reading.requested.is_some(), clock());
+            }
+            Err(error) => return self.fail(error, clock()),
+        }
+        self.take_capabilities();
+    }
+
+    fn take_capabilities(&mut self) {
+        if *self.capabilities != *self.device.capabilities() {
+            self.capabilities = Arc::new(self.device.capabilities().clone());
         }
     }
 
@@ -338,8 +359,9 @@ impl Worker {
         }
     }
 
-    /// Writes, then reads back: the limits after a write of a power limit, everything after any other. If `expected` is given, a power limit is written only while the GPU still
-    /// has `expected`, since the caller's reading may be one sample old.
+    /// Writes, then reads back: the limits after a write of a power limit, everything after any other. If `expected` is
+    /// given, a power limit is written only while the GPU still has `expected`, since the caller's reading may be one
+    /// sample old.
     pub(super) fn write(
         &mut self,
         write: Write,
@@ -348,7 +370,7 @@ impl Worker {
     ) -> Result<(), GpuError> {
         let changed = match (write, expected) {
             (Write::PowerLimit(_), Some(expected)) => {
-                self.sample_to(Depth::Limits, &clock);
+                self.sample_to(Depth::Requested, &clock);
                 self.observation.reading.requested.filter(|current| !current.same_as(expected))
             }
             _ => None,
@@ -393,20 +415,12 @@ impl Worker {
         let still_since = self.meter.still_since().filter(|_| reading.energy.is_some());
         let counts = reading.energy.is_some() && still_since.is_none();
         let seen = &mut self.observation;
-        match depth {
-            Depth::Full | Depth::Retry => {
-                seen.reading = reading;
-                seen.limit_availability.observe(reading.requested.is_some(), now);
-                self.last_full = Some(now.monotonic);
-            }
-            Depth::Quick | Depth::Limits => {
-                seen.reading.energy = reading.energy;
-                seen.reading.power = reading.power;
-                if depth == Depth::Limits {
-                    (seen.reading.requested, seen.reading.enforced) = (reading.requested, reading.enforced);
-                    seen.limit_availability.observe(reading.requested.is_some(), now);
-                }
-            }
+        if depth == Depth::Quick {
+            (seen.reading.energy, seen.reading.power) = (reading.energy, reading.power);
+        } else {
+            seen.reading = reading;
+            seen.limit_availability.observe(reading.requested.is_some(), now);
+            self.last_full = Some(now.monotonic);
         }
         seen.at = Some(now);
         seen.fault = None;

@@ -67,7 +67,13 @@ impl GpuDevice for NvmlDevice {
             let limit = PowerLimit::from_milliwatts;
             let requested = query.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             (reading.requested, can.limit) = split(requested);
-            reading.enforced = query.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
+            if depth != Depth::Requested {
+                reading.enforced = query.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
+            }
+            if matches!(depth, Depth::Requested | Depth::Limits) {
+                query.end()?;
+                return Ok(reading);
+            }
         }
         if matches!(depth, Depth::Full | Depth::Retry) {
             // The wrapper (crate `nvml-wrapper`) reads throttle reasons and temperature only by their old NVML names.

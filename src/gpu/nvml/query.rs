@@ -37,7 +37,9 @@ impl<'a> Query<'a> {
 
     /// Returns the last refusal of `call` if its retry is not due yet.
     fn refusal(&self, call: &str) -> Option<&GpuError> {
-        self.refusals.pending(call, self.now).filter(|_| ![Depth::Limits, Depth::Retry].contains(&self.depth))
+        self.refusals
+            .pending(call, self.now)
+            .filter(|_| ![Depth::Requested, Depth::Limits, Depth::Retry].contains(&self.depth))
     }
 
     pub(super) fn ask<T>(
