@@ -30,13 +30,14 @@ impl Gpu {
         if let Some(external) = self.yielded(current, journal, now)? {
             return Ok(Act::Yielded(external));
         }
-        let confirmed = self.confirm(current, journal);
         if self.unlock_memory(journal, now)? {
             return Ok(Act::Nothing);
         }
         let wanted = wanted.filter(|_| self.why_no_control().is_none());
         self.compare(wanted.map(|set| set.limit), current, now);
         let Some(set) = wanted else {
+            // A journal that cannot be written does not keep the original limit from being restored.
+            let _ = self.confirm(current, journal);
             // The clocks are unlocked first, so that they do not stay locked if the limit cannot be restored.
             return match self.pursue_clocks(None, current, journal, now)? {
                 Act::Nothing => {
@@ -49,8 +50,11 @@ impl Gpu {
                 unlocking => Ok(unlocking),
             };
         };
-        confirmed?;
-        match self.pursue(set.limit, current, journal, now)? {
+        let pursued = self.pursue(set.limit, current, journal, now)?;
+        if pursued == Act::Nothing {
+            self.confirm(current, journal)?;
+        }
+        match pursued {
             Act::Nothing if self.manual.as_ref().is_some_and(|manual| manual.locks_clocks) => Ok(Act::Nothing),
             Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
             setting => Ok(setting),
@@ -195,8 +199,9 @@ impl Gpu {
         if (is_requested && self.deviation.is_none()) || (has_failed && self.is_backing_off(now)) {
             return Ok(Act::Nothing);
         }
+        // This also records that the write before took effect.
         journal.record_write(&self.id().clone(), current, limit, self.observed.counter, now.utc)?;
-        self.writes.is_restoring = false;
+        (self.writes.is_restoring, self.writes.is_unconfirmed) = (false, false);
         self.request_write_for_caller(Write::PowerLimit(limit), now);
         Ok(Act::Requested { from: current, to: limit })
     }
