@@ -6,10 +6,13 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Controller;
+use super::requests::ClientCommand;
 use crate::store::{AuditLog, AuditRecord};
 
 /// Maximum number of waiting requests; further ones are refused.
 pub(super) const QUEUE: usize = 128;
+/// Maximum number of clients' commands that wait to be queued for their GPUs; the senders of further ones wait.
+const COMMANDS: usize = 128;
 
 type Request = Box<dyn for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, ()> + Send>;
 
@@ -22,21 +25,24 @@ pub struct Busy;
 #[derive(Clone)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
+    commands: mpsc::Sender<ClientCommand>,
     audit: Arc<OnceLock<AuditLog>>,
 }
 
 /// Receiving end of the queue of requests, which the control loop owns.
 pub struct Requests {
     requests: mpsc::Receiver<Request>,
+    commands: mpsc::Receiver<ClientCommand>,
     audit: Arc<OnceLock<AuditLog>>,
 }
 
 impl Handle {
     /// Returns both ends of a new queue.
     pub fn queue() -> (Self, Requests) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let ((requests, asked), (commands, commanded)) = (mpsc::channel(QUEUE), mpsc::channel(COMMANDS));
         let audit = Arc::<OnceLock<AuditLog>>::default();
-        (Self { requests: sender, audit: audit.clone() }, Requests { requests: receiver, audit })
+        let handle = Self { requests, commands, audit: audit.clone() };
+        (handle, Requests { requests: asked, commands: commanded, audit })
     }
 
     /// Adds a record to the audit log directly, without the controller. Before the controller has opened the log,
@@ -68,6 +74,17 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// Sends a client's command to the controller. Waits while too many others wait, so that clients that write without
+    /// a pause do not displace other requests.
+    ///
+    /// # Errors
+    /// If the controller has ended.
+    pub async fn command(&self, command: ClientCommand) -> Result<(), Busy> {
+        self.commands.send(command).await.map_err(|_| Busy)
+    }
+}
+
 impl Requests {
     /// Opens the audit log for all handles.
     pub(super) fn open_audit_log(&self, log: &AuditLog) {
@@ -76,21 +93,35 @@ impl Requests {
 
     /// Waits for the next request and returns it; `None` once every [`Handle`] is dropped.
     pub async fn next(&mut self) -> Option<PendingRequest> {
-        self.requests.recv().await.map(PendingRequest)
+        tokio::select! {
+            biased;
+            asked = self.requests.recv() => asked.map(Pending::Request),
+            command = self.commands.recv() => command.map(Pending::Command),
+        }
+        .map(PendingRequest)
     }
 
     /// Returns the next request, if one is waiting.
     pub fn waiting(&mut self) -> Option<PendingRequest> {
-        self.requests.try_recv().ok().map(PendingRequest)
+        let asked = self.requests.try_recv().map(Pending::Request);
+        asked.or_else(|_| self.commands.try_recv().map(Pending::Command)).ok().map(PendingRequest)
     }
 }
 
 /// A waiting request.
-pub struct PendingRequest(Request);
+pub struct PendingRequest(Pending);
+
+enum Pending {
+    Request(Request),
+    Command(ClientCommand),
+}
 
 impl PendingRequest {
     /// Runs the request on the controller and sends the result to its caller.
     pub async fn answer(self, controller: &mut Controller) {
-        (self.0)(controller).await;
+        match self.0 {
+            Pending::Request(request) => request(controller).await,
+            Pending::Command(command) => controller.queue_client_command(command).await,
+        }
     }
 }

@@ -23,7 +23,7 @@ pub async fn run(
     let mut timer = tokio::time::interval(controller.tick_period().to_std());
     // If a tick takes longer than the period, the ticks missed meanwhile are not made up for.
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut signal = controller.signal();
+    let (mut signal, ended_writes) = (controller.signal(), controller.gpus.ended_writes());
     let mut feed_alive = true;
     loop {
         tokio::select! {
@@ -31,12 +31,14 @@ pub async fn run(
             () = cancel.cancelled() => break,
             _ = timer.tick() => {
                 controller.tick().await;
+                controller.continue_client_commands().await;
                 answer_waiting(&mut controller, &mut requests).await;
             }
             changed = signal.changed(), if feed_alive => {
                 feed_alive = changed.is_ok();
                 controller.tick().await;
             }
+            () = ended_writes.notified() => controller.continue_client_commands().await,
             asked = requests.next() => match asked {
                 Some(asked) => asked.answer(&mut controller).await,
                 None => break,

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use super::worker::{Observation, Watching, Worker, Write, lock};
 use super::{Capabilities, GpuDevice, GpuError};
@@ -35,8 +35,11 @@ struct Parts {
     watching: Arc<Watching>,
     recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
     readers: Arc<Readers>,
-    ended_writes: watch::Sender<()>,
+    ended_writes: EndedWrites,
 }
+
+/// Notified whenever a write has ended and its outcome can be observed, once there is a receiver.
+type EndedWrites = Arc<OnceLock<Arc<Notify>>>;
 
 /// Callers that wait for a new reading. One reading answers all callers that wait when it starts.
 #[derive(Default)]
@@ -120,7 +123,7 @@ impl GpuHandle {
             busy: None,
         };
         let (shared, readers) = (Arc::new(Mutex::new(shared)), Arc::new(Readers::default()));
-        let (ended_writes, _) = watch::channel(());
+        let ended_writes = EndedWrites::default();
         let link = match sampling {
             Sampling::OnRequest => Link::Inline(Box::new(Mutex::new(worker))),
             Sampling::Every(period) => {
@@ -249,9 +252,10 @@ impl GpuHandle {
         }
     }
 
-    /// Returns a receiver that is notified whenever a write to the GPU has ended and its outcome can be observed.
-    pub fn watch_ended_writes(&self) -> watch::Receiver<()> {
-        self.0.ended_writes.subscribe()
+    /// Notifies `receiver`, from now on, whenever a write to the GPU has ended and its outcome can be observed. A handle
+    /// has one receiver, the first.
+    pub fn notify_of_ended_writes(&self, receiver: &Arc<Notify>) {
+        self.0.ended_writes.get_or_init(|| Arc::clone(receiver));
     }
 
     /// Writes and waits for the outcome for at most `timeout`. Blocks the calling thread: not for async tasks.
@@ -301,10 +305,10 @@ impl Shared {
     }
 }
 
-/// Notifies those who wait for the end of a write, if the task was one.
-fn notify_of(task: Task, ended_writes: &watch::Sender<()>) {
-    if matches!(task, Task::Write(..)) {
-        ended_writes.send_modify(|()| ());
+/// Notifies the receiver of ended writes, if the task was a write.
+fn notify_of(task: Task, ended_writes: &EndedWrites) {
+    if let (Task::Write(..), Some(receiver)) = (task, ended_writes.get()) {
+        receiver.notify_one();
     }
 }
 
@@ -315,7 +319,7 @@ fn run(
     clock: &dyn Clock,
     shared: &Mutex<Shared>,
     readers: &Readers,
-    ended_writes: &watch::Sender<()>,
+    ended_writes: &EndedWrites,
 ) {
     let begin = |call| lock(shared).busy = Some((call, clock.monotonic()));
     let mut next = clock.monotonic();
@@ -360,6 +364,7 @@ fn run(
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
+    use futures_util::FutureExt as _;
 
     use super::*;
     use crate::clock::{ManualClock, SystemClock};
@@ -382,11 +387,12 @@ mod tests {
         for (clock, sampling) in [(system, Sampling::Every(second)), (manual, Sampling::OnRequest)] {
             let gpu = SimulatedGpu::new(physics.clone(), clock.clone());
             let handle = GpuHandle::start(Box::new(gpu.device(0, "A40")), clock, sampling, second, minute);
-            let mut ended = handle.watch_ended_writes();
+            let ended = Arc::new(Notify::new());
+            handle.notify_of_ended_writes(&ended);
             for limit in [w(250), w(200)] {
-                assert!(!ended.has_changed().expect("the handle is there"));
+                assert!(ended.notified().now_or_never().is_none());
                 assert!(handle.request(Write::PowerLimit(limit), None));
-                tokio::time::timeout(minute.to_std(), ended.changed()).await.expect("reported").expect("there");
+                tokio::time::timeout(minute.to_std(), ended.notified()).await.expect("reported");
                 let outcome = handle.observe().last_write.expect("observed");
                 assert_eq!((outcome.write, outcome.result), (Write::PowerLimit(limit), Ok(())));
                 assert_eq!((outcome.shown, handle.observe().reading.requested), (Some(limit), Some(limit)));

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{exchange, start};
@@ -189,4 +190,36 @@ async fn overrides_end_as_the_settings_say() {
     daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": 160, "ttl_s": 60})).await.expect(200);
     let (status, _, body) = exchange(&daemon, "POST", &format!("{LIMIT}=140000")).await;
     assert!(status == 403 && body.contains("GPU 0 has a manual override of 160 W"), "{status} {body}");
+}
+
+#[tokio::test]
+async fn writes_to_a_gpu_keep_their_order_and_one_whose_client_gave_up_before_it_began_is_not_done() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let daemon = start(&driver, state.path(), "[http]\nloopback_control = true\nrequest_timeout_s = 3\n").await;
+    let set = async |watts: u32, block: bool| {
+        let path = format!("/gpu/set_power_limit?gpu_ids=0&power_limit_mw={}&block={block}", watts * 1000);
+        let (status, _, body) = exchange(&daemon, "POST", &path).await;
+        (status, body)
+    };
+    for (watts, block) in [(150, false), (160, false), (170, false), (180, true)] {
+        assert_eq!(set(watts, block).await, (200, String::new()));
+    }
+    assert_eq!(driver.limits_written(0), [150.0, 160.0, 170.0, 180.0]);
+    // Sixteen at the same time: each is done, and the last one stays.
+    let answers = join_all((200..216).map(|watts| set(watts, true))).await;
+    assert!(answers.iter().all(|answer| *answer == (200, String::new())), "{answers:?}");
+    let written = driver.limits_written(0).split_off(4);
+    let mut sorted = written.clone();
+    sorted.sort_by(f64::total_cmp);
+    assert_eq!(sorted, (200..216).map(f64::from).collect::<Vec<_>>());
+    assert_eq!(driver.limit_w(0), written.last().copied());
+    // The driver takes longer than the clients wait, so only one of the two writes begins in time.
+    driver.set(0, json!({"slow_ms": 5000, "slow_calls": ["nvmlDeviceSetPowerManagementLimit"]}));
+    let timed_out = (500, json!({"errors": {"0": "NVML error: the provided timeout was reached"}}).to_string());
+    assert_eq!(join_all([set(220, true), set(230, true)]).await, [timed_out.clone(), timed_out]);
+    eventually("the write that began", LONG, async || (driver.limits_written(0).len() == 21).then_some(())).await;
+    driver.set(0, json!({"slow_ms": 0}));
+    assert_eq!(set(240, true).await, (200, String::new()));
+    let written = driver.limits_written(0).split_off(20);
+    assert!(written == [220.0, 240.0] || written == [230.0, 240.0], "{written:?}");
 }

@@ -24,10 +24,12 @@ pub(super) use control_state::{Act, EndedOverride, FinishedWrite, Override};
 pub(super) use gpu::Gpu;
 pub(super) use steering::is_rounded;
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
 
 use super::cap::restore_within;
 use super::error::{ControlError, in_full};
+use super::requests::ClientCommands;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::gpu::GpuDevice;
@@ -105,6 +107,9 @@ pub(super) struct Gpus {
     /// Reason why the journal cannot be written; no limit is set meanwhile.
     journal_fault: Option<String>,
     handles: Handles,
+    /// Notified whenever a write to one of the GPUs has ended.
+    ended_writes: Arc<Notify>,
+    client_commands: ClientCommands,
     arrivals: Option<Arrivals>,
     sampling: Sampling,
     /// Problems known since the start, such as GPUs that could not be opened.
@@ -115,10 +120,23 @@ impl Gpus {
     /// Creates the owner of these GPUs. The caller has already restored, as far as possible, the original limits that
     /// an earlier daemon left changed.
     pub(super) fn new(journal: Journal, handles: Vec<GpuHandle>, sampling: Sampling, problems: Vec<String>) -> Self {
-        let all_handles = Handles::default();
-        handles.iter().for_each(|handle| all_handles.add(handle.clone()));
+        let (all_handles, ended_writes) = (Handles::default(), Arc::new(Notify::new()));
+        for handle in &handles {
+            handle.notify_of_ended_writes(&ended_writes);
+            all_handles.add(handle.clone());
+        }
         let all = handles.into_iter().map(|handle| (handle.identity().id.clone(), Gpu::new(handle))).collect();
-        Self { all, journal, journal_fault: None, handles: all_handles, arrivals: None, sampling, problems }
+        Self {
+            all,
+            journal,
+            journal_fault: None,
+            handles: all_handles,
+            ended_writes,
+            client_commands: ClientCommands::default(),
+            arrivals: None,
+            sampling,
+            problems,
+        }
     }
 
     pub(super) fn get(&self, id: &GpuId) -> Option<&Gpu> {
@@ -168,6 +186,16 @@ impl Gpus {
     /// Returns the handles of all GPUs; those of GPUs added later appear there too.
     pub(super) fn handles(&self) -> Handles {
         self.handles.clone()
+    }
+
+    /// Returns what is notified whenever a write to a GPU has ended and its outcome can be observed.
+    pub(super) fn ended_writes(&self) -> Arc<Notify> {
+        Arc::clone(&self.ended_writes)
+    }
+
+    /// Returns the commands of clients that wait for the GPUs.
+    pub(super) fn client_commands(&mut self) -> &mut ClientCommands {
+        &mut self.client_commands
     }
 
     /// Returns the limit in force before wattune's first write; the present limit if wattune has written none.
@@ -320,6 +348,7 @@ impl Gpus {
     pub(super) async fn next_arrival(&mut self, clock: &Arc<dyn Clock>, call_timeout: Seconds) -> Option<Gpu> {
         let device = self.next_unknown()?;
         let handle = GpuHandle::start(device, clock.clone(), self.sampling, FULL_READING, call_timeout);
+        handle.notify_of_ended_writes(&self.ended_writes);
         self.handles.add(handle.clone());
         // Whether the GPU's limit is external is known only once the GPU has reported a limit.
         for _ in 0..50 {

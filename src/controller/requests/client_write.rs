@@ -1,81 +1,23 @@
-//! Requests of clients of other protocols to change a setting of a GPU. Each is a manual override that its client owns.
+//! Carries out the requests of clients of other protocols to change a setting of a GPU. Each is a manual override that
+//! its client owns.
 //!
-//! The driver may be slow, so a write is done in steps, between which the control loop continues: the caller
-//! repeats [`Controller::step_client_write`] until it returns the outcome.
+//! The driver may be slow, so a write is done in steps, between which the control loop continues. The end of a write to
+//! a GPU wakes the loop: one turn ends the write, answers its client and begins the next one.
 
 use std::path::Path;
 
 use crate::controller::Controller;
 use crate::controller::gpus::{Gpu, Override, OverrideEnd};
 use crate::controller::planning::ReplanReason;
-use crate::controller::requests::Caller;
 use crate::controller::requests::audit::action_of;
+use crate::controller::requests::client_commands::{Claim, ClientCommand, ClientWrite, Setting, Stage, WriteRefused};
 use crate::cpu;
 use crate::gpu::{GpuError, Write};
-use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
+use crate::store::{AuditAction, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit, Process};
 
 /// Number of times that a write is tried again because an external writer changed the limit at the same time.
 const TRIES: u32 = 3;
-
-/// Identity and rights of a client that writes, and the end of the override that its write makes.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// Client that writes.
-    pub by: Caller,
-    /// End of the override.
-    pub end: OverrideEnd,
-    /// True if the client may also change GPUs that a job or a manual override controls.
-    pub over_jobs: bool,
-}
-
-/// Setting that a client changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
-    /// Power limit. A limit above the GPU's maximum usable limit sets that limit instead.
-    PowerLimit(PowerLimit),
-    /// Persistence mode, clocks or the memory's clocks.
-    Other(Write),
-}
-
-/// Reason why a client's write was refused or failed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum WriteRefused {
-    /// Another owner controls the GPU, or this daemon controls none.
-    #[error("{0}")]
-    Owned(String),
-    /// The GPU accepts no such limit.
-    #[error("the limit is outside the GPU's range")]
-    OutOfRange,
-    /// The GPU's limit cannot be set, whatever it is.
-    #[error("{0}")]
-    Impossible(String),
-    /// The driver refused.
-    #[error(transparent)]
-    Device(#[from] GpuError),
-    /// The journal cannot be written, so nothing was changed.
-    #[error("nothing is changed: {0}; the original setting could not be restored")]
-    Journal(String),
-}
-
-/// Write of one setting of a GPU, until its outcome is known.
-#[derive(Clone, Debug)]
-pub struct ClientWrite {
-    gpu: GpuId,
-    setting: Setting,
-    claim: Claim,
-    stage: Stage,
-    tries: u32,
-    /// True if the setting was written to the GPU; the write then has a record of its own in the audit log.
-    is_written: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Stage {
-    New,
-    /// The write was sent; holds the override from before.
-    Sent(Option<Override>),
-}
 
 impl Setting {
     /// Returns the action that sets it, and the state that is requested.
@@ -87,30 +29,13 @@ impl Setting {
     }
 }
 
-impl WriteRefused {
-    /// Returns the outcome of the write for the audit log.
-    const fn outcome(&self) -> AuditOutcome {
-        match self {
-            Self::Owned(_) | Self::OutOfRange | Self::Impossible(_) => AuditOutcome::Refused,
-            Self::Device(_) | Self::Journal(_) => AuditOutcome::Failed,
-        }
-    }
-}
-
-impl ClientWrite {
-    /// Returns a write that has not begun.
-    pub fn new(gpu: GpuId, setting: Setting, claim: Claim) -> Self {
-        Self { gpu, setting, claim, stage: Stage::New, tries: 0, is_written: false }
-    }
-}
-
 impl Controller {
     /// Checks that a client may change a GPU now.
     ///
     /// # Errors
     /// In observe mode; or if a job or a manual override of the daemon's own API controls the GPU, unless the claim
     /// goes before these.
-    pub fn check_claim(&self, id: &GpuId, claim: &Claim) -> Result<(), WriteRefused> {
+    fn check_claim(&self, id: &GpuId, claim: &Claim) -> Result<(), WriteRefused> {
         if self.settings.observe {
             let why = "this daemon observes only (observe = true, or --observe); it changes nothing";
             return Err(WriteRefused::Owned(why.into()));
@@ -134,8 +59,81 @@ impl Controller {
         }
     }
 
+    /// Queues a client's command, which is carried out after those that wait for the same GPU. A command for whose outcome
+    /// the client does not wait is queued only if the client may change the GPU now.
+    pub(in crate::controller) async fn queue_client_command(&mut self, command: ClientCommand) {
+        let gpu = command.gpu.clone();
+        let (command, refused) = match self.check_unawaited(&command) {
+            Ok(()) => match self.gpus.client_commands().push(command) {
+                Ok(is_first) => {
+                    if is_first {
+                        self.continue_commands_of(&gpu).await;
+                    }
+                    return;
+                }
+                Err(command) => (*command, WriteRefused::TooMany),
+            },
+            Err(refused) => (command, refused),
+        };
+        let refused = Err(refused);
+        self.audit_unsent(&command, &refused);
+        command.end(refused);
+    }
+
+    /// Continues the clients' commands as far as the GPUs have ended their writes.
+    pub(in crate::controller) async fn continue_client_commands(&mut self) {
+        for command in self.gpus.client_commands().take_given_up() {
+            self.audit_unsent(&command, &Err(WriteRefused::GivenUp));
+        }
+        for gpu in self.gpus.client_commands().gpus() {
+            self.continue_commands_of(&gpu).await;
+        }
+    }
+
+    fn check_unawaited(&self, command: &ClientCommand) -> Result<(), WriteRefused> {
+        match command.writes.front().filter(|_| !command.is_awaited()) {
+            Some(write) => self.check_claim(&write.gpu, &write.claim),
+            None => Ok(()),
+        }
+    }
+
+    fn audit_unsent(&mut self, command: &ClientCommand, outcome: &Result<(), WriteRefused>) {
+        for write in &command.writes {
+            self.audit_client_write(write, None, outcome);
+        }
+    }
+
+    async fn continue_commands_of(&mut self, gpu: &GpuId) {
+        while let Some(mut command) = self.gpus.client_commands().take_first(gpu) {
+            if !self.carry_out(&mut command).await {
+                return self.gpus.client_commands().put_back(command);
+            }
+            let outcome = std::mem::replace(&mut command.outcome, Ok(()));
+            command.end(outcome);
+        }
+    }
+
+    /// Carries out a command up to its end, or until the GPU has to end a write first. Returns whether it has ended.
+    async fn carry_out(&mut self, command: &mut ClientCommand) -> bool {
+        while let Some(write) = command.writes.front_mut() {
+            match self.step_client_write(write).await {
+                Some(outcome) => {
+                    command.writes.pop_front();
+                    // Of several errors the first one counts, and the later writes are tried all the same.
+                    if command.outcome.is_ok() {
+                        command.outcome = outcome;
+                    }
+                }
+                None if self.gpus.get(&command.gpu).is_some_and(Gpu::is_writing) => return false,
+                // The write has to begin again.
+                None => {}
+            }
+        }
+        true
+    }
+
     /// Does the next step of a client's write. Returns the outcome once it is known.
-    pub async fn step_client_write(&mut self, write: &mut ClientWrite) -> Option<Result<(), WriteRefused>> {
+    async fn step_client_write(&mut self, write: &mut ClientWrite) -> Option<Result<(), WriteRefused>> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else {
             return Some(Err(GpuError::Lost { call: "nvmlDeviceGetHandleByIndex_v2" }.into()));
         };
@@ -151,26 +149,24 @@ impl Controller {
         };
         let outcome = outcome.transpose()?;
         if !write.is_written {
-            self.audit_client_write(&write.gpu, write.setting, &write.claim, before, &outcome);
+            self.audit_client_write(write, before, &outcome);
         }
         Some(outcome)
     }
 
     /// Records a client's write that was refused, or that changed nothing.
-    pub fn audit_client_write(
+    fn audit_client_write(
         &mut self,
-        gpu: &GpuId,
-        setting: Setting,
-        claim: &Claim,
+        write: &ClientWrite,
         before: Option<PowerLimit>,
         outcome: &Result<(), WriteRefused>,
     ) {
-        let (action, after) = setting.describe();
+        let (action, after) = write.setting.describe();
         let record = AuditRecord {
-            gpu: Some(gpu.to_string()),
+            gpu: Some(write.gpu.to_string()),
             before: before.filter(|_| action == AuditAction::SetPowerLimit).map(AuditState::power_limit),
             after,
-            ..self.new_record(&claim.by, action)
+            ..self.new_record(&write.claim.by, action)
         };
         self.audit(match outcome {
             Ok(()) => record,

@@ -4,6 +4,7 @@ mod account;
 mod audit;
 mod begin;
 mod caller;
+mod client_commands;
 mod client_write;
 mod demand_response;
 mod end;
@@ -18,6 +19,7 @@ mod when;
 
 pub use audit::of_restored;
 pub use caller::{Caller, Client};
-pub use client_write::{Claim, ClientWrite, Setting, WriteRefused};
+pub(in crate::controller) use client_commands::ClientCommands;
+pub use client_commands::{Claim, ClientCommand, ClientWait, Setting, WriteRefused};
 pub use register::{NewJob, NewOffers, NewStart, StartBy};
 pub use when::{StartBound, WhenRequest};

@@ -1,0 +1,229 @@
+//! Requests of clients of other protocols to change settings of a GPU, until they are carried out. Those to one GPU are
+//! carried out strictly in order, those to different GPUs at the same time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::oneshot;
+
+use crate::controller::gpus::{Override, OverrideEnd};
+use crate::controller::requests::Caller;
+use crate::gpu::{GpuError, Write};
+use crate::store::AuditOutcome;
+use wattune_core::domain::{GpuId, PowerLimit};
+
+/// Maximum number of commands that wait for one GPU, with the one that is carried out.
+const MOST_WAITING: usize = 256;
+
+/// Identity and rights of a client that writes, and the end of the override that its write makes.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Client that writes.
+    pub by: Caller,
+    /// End of the override.
+    pub end: OverrideEnd,
+    /// True if the client may also change GPUs that a job or a manual override controls.
+    pub over_jobs: bool,
+}
+
+/// Setting that a client changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Power limit. A limit above the GPU's maximum usable limit sets that limit instead.
+    PowerLimit(PowerLimit),
+    /// Persistence mode, clocks or the memory's clocks.
+    Other(Write),
+}
+
+/// Reason why a client's write was refused or failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum WriteRefused {
+    /// Another owner controls the GPU, or this daemon controls none.
+    #[error("{0}")]
+    Owned(String),
+    /// The GPU accepts no such limit.
+    #[error("the limit is outside the GPU's range")]
+    OutOfRange,
+    /// The GPU's limit cannot be set, whatever it is.
+    #[error("{0}")]
+    Impossible(String),
+    /// The driver refused.
+    #[error(transparent)]
+    Device(#[from] GpuError),
+    /// The GPU has too many requests waiting.
+    #[error("{MOST_WAITING} writes to the GPU are waiting; try again later")]
+    TooMany,
+    /// The client's time was over before the write began.
+    #[error("the writes before it took too long; nothing was changed")]
+    GivenUp,
+    /// The journal cannot be written, so nothing was changed.
+    #[error("nothing is changed: {0}; the original setting could not be restored")]
+    Journal(String),
+}
+
+impl WriteRefused {
+    /// Returns the outcome of the write for the audit log.
+    pub(super) const fn outcome(&self) -> AuditOutcome {
+        match self {
+            Self::Owned(_) | Self::OutOfRange | Self::Impossible(_) | Self::TooMany => AuditOutcome::Refused,
+            Self::Device(_) | Self::GivenUp | Self::Journal(_) => AuditOutcome::Failed,
+        }
+    }
+}
+
+/// Write of one setting of a GPU, until its outcome is known.
+#[derive(Clone, Debug)]
+pub(super) struct ClientWrite {
+    pub(super) gpu: GpuId,
+    pub(super) setting: Setting,
+    pub(super) claim: Claim,
+    pub(super) stage: Stage,
+    pub(super) tries: u32,
+    /// True if the setting was written to the GPU; the write then has a record of its own in the audit log.
+    pub(super) is_written: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    New,
+    /// The write was sent; holds the override from before.
+    Sent(Option<Override>),
+}
+
+/// Request of a client to change settings of a GPU, one after the other.
+#[derive(Debug)]
+pub struct ClientCommand {
+    pub(super) gpu: GpuId,
+    /// Writes that have not ended; the first one is being carried out.
+    pub(super) writes: VecDeque<ClientWrite>,
+    /// Outcome so far. Of several errors the first one counts.
+    pub(super) outcome: Result<(), WriteRefused>,
+    /// True if the client waits for the outcome, false if only until the command is queued.
+    is_awaited: bool,
+    /// Sending end of the answer; `None` once the client has it.
+    reply: Option<oneshot::Sender<Result<(), WriteRefused>>>,
+    given_up: Arc<AtomicBool>,
+}
+
+/// Waiting end of a [`ClientCommand`].
+#[derive(Debug)]
+pub struct ClientWait {
+    outcome: oneshot::Receiver<Result<(), WriteRefused>>,
+    given_up: Arc<AtomicBool>,
+}
+
+impl ClientWrite {
+    /// Returns a write that has not begun.
+    fn new(gpu: GpuId, setting: Setting, claim: Claim) -> Self {
+        Self { gpu, setting, claim, stage: Stage::New, tries: 0, is_written: false }
+    }
+}
+
+impl ClientCommand {
+    /// Returns a command, and the end at which its client waits: for the outcome, or if not `is_awaited`, for the news that
+    /// the command is queued.
+    pub fn new(gpu: &GpuId, settings: &[Setting], claim: &Claim, is_awaited: bool) -> (Self, ClientWait) {
+        let (reply, outcome) = oneshot::channel();
+        let given_up = Arc::<AtomicBool>::default();
+        let write = |setting: &Setting| ClientWrite::new(gpu.clone(), *setting, claim.clone());
+        let command = Self {
+            gpu: gpu.clone(),
+            writes: settings.iter().map(write).collect(),
+            outcome: Ok(()),
+            is_awaited,
+            reply: Some(reply),
+            given_up: Arc::clone(&given_up),
+        };
+        (command, ClientWait { outcome, given_up })
+    }
+
+    /// Returns whether the client waits for the outcome.
+    pub(super) const fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    /// Returns whether the client's time is over before the next write has begun.
+    fn is_given_up(&self) -> bool {
+        let is_new = self.writes.front().is_some_and(|write| matches!(write.stage, Stage::New));
+        is_new && self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Ends the command: the client gets the outcome.
+    pub(super) fn end(self, outcome: Result<(), WriteRefused>) {
+        match (self.reply, outcome) {
+            // The client may have stopped waiting.
+            (Some(reply), outcome) => drop(reply.send(outcome)),
+            (None, Err(refused)) => {
+                tracing::warn!("a Zeus client's write, for which it does not wait, failed: {refused}");
+            }
+            (None, Ok(())) => {}
+        }
+    }
+}
+
+impl ClientWait {
+    /// Waits for the answer; `None` if the controller ends before.
+    pub async fn answer(&mut self) -> Option<Result<(), WriteRefused>> {
+        (&mut self.outcome).await.ok()
+    }
+
+    /// States that the client gets the answer that its time is over: writes that have not begun then do not begin any
+    /// more.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waiting commands of each GPU; the first one of each is being carried out.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct ClientCommands(BTreeMap<GpuId, VecDeque<ClientCommand>>);
+
+impl ClientCommands {
+    /// Adds a command to its GPU's queue. Returns whether it is the first one there.
+    ///
+    /// # Errors
+    /// The command itself, if too many wait.
+    pub(super) fn push(&mut self, mut command: ClientCommand) -> Result<bool, Box<ClientCommand>> {
+        let queue = match self.0.get_mut(&command.gpu) {
+            Some(queue) => queue,
+            None => self.0.entry(command.gpu.clone()).or_default(),
+        };
+        if queue.len() >= MOST_WAITING {
+            return Err(Box::new(command));
+        }
+        if let Some(reply) = command.reply.take_if(|_| !command.is_awaited) {
+            let _ = reply.send(Ok(()));
+        }
+        queue.push_back(command);
+        Ok(queue.len() == 1)
+    }
+
+    /// Takes the first command of a GPU's queue, to be put back by [`Self::put_back`] unless it has ended.
+    pub(super) fn take_first(&mut self, gpu: &GpuId) -> Option<ClientCommand> {
+        self.0.get_mut(gpu)?.pop_front()
+    }
+
+    /// Puts a command back to the head of its GPU's queue.
+    pub(super) fn put_back(&mut self, command: ClientCommand) {
+        if let Some(queue) = self.0.get_mut(&command.gpu) {
+            queue.push_front(command);
+        }
+    }
+
+    /// Takes the commands whose clients' time is over before their next write has begun.
+    pub(super) fn take_given_up(&mut self) -> Vec<ClientCommand> {
+        let mut taken = Vec::new();
+        for queue in self.0.values_mut().filter(|queue| queue.iter().any(ClientCommand::is_given_up)) {
+            let (given_up, kept) = std::mem::take(queue).into_iter().partition(ClientCommand::is_given_up);
+            taken.extend::<VecDeque<_>>(given_up);
+            *queue = kept;
+        }
+        taken
+    }
+
+    /// Returns the GPUs that have waiting commands.
+    pub(super) fn gpus(&self) -> Vec<GpuId> {
+        self.0.iter().filter(|(_, queue)| !queue.is_empty()).map(|(gpu, _)| gpu.clone()).collect()
+    }
+}
