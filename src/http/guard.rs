@@ -6,11 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
-use axum::middleware::Next;
-use axum::response::Response;
 
 use super::bso;
 use super::error::Problem;
@@ -78,8 +76,17 @@ impl Guard {
         Self { check_host: false, ..self }
     }
 
+    /// Checks a request that came over the connection of `seat`.
+    ///
+    /// # Errors
+    /// The first reason to refuse it.
+    pub(super) fn check_from(&self, seat: &Seat, request: &Request) -> Result<(), Refusal> {
+        let guard = if matches!(seat.way(), Way::Remote { .. }) { self.remote() } else { *self };
+        guard.check(request.method(), request.uri(), request.headers())
+    }
+
     /// Checks a request. The error is the first reason to refuse it.
-    pub(super) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.check_host {
             self.check_host(uri, headers)?;
         }
@@ -109,10 +116,12 @@ impl Guard {
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         let mut hosts = headers.get_all(header::HOST).iter();
-        let host = hosts.next().map(|h| String::from_utf8_lossy(h.as_bytes()).into_owned()).unwrap_or_default();
-        let known = |text: &str| parse(text).is_some_and(|(name, _)| self.is_own_host(&name));
+        let host = hosts.next().map(|host| String::from_utf8_lossy(host.as_bytes())).unwrap_or_default();
+        // Most clients send the address as it is, which takes less time to compare than to take apart.
+        let is_address = |text: &str| text.parse().is_ok_and(|address: SocketAddr| self.tcp == Some(address));
+        let known = |text: &str| is_address(text) || parse(text).is_some_and(|(name, _)| self.is_own_host(&name));
         if !known(&host) || hosts.next().is_some() {
-            return Err(Refusal::Host(host));
+            return Err(Refusal::Host(host.into_owned()));
         }
         // An absolute request target takes precedence over Host (RFC 9112 §3.2.2).
         match uri.authority() {
@@ -137,14 +146,6 @@ impl Guard {
         let authority = origin.strip_prefix("http://").and_then(parse);
         authority.is_some_and(|(host, port)| self.is_own_host(&host) && port.unwrap_or(80) == own.port())
     }
-}
-
-/// Applies the guard as a middleware.
-pub(super) async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
-    let is_remote = request.extensions().get::<Seat>().is_some_and(|seat| matches!(seat.way(), Way::Remote { .. }));
-    let guard = if is_remote { guard.remote() } else { guard };
-    guard.check(request.method(), request.uri(), request.headers())?;
-    Ok(next.run(request).await)
 }
 
 /// Checks that a request may receive events. A page that shows the events as an image or a frame, or opens them as a

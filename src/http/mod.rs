@@ -13,6 +13,7 @@ mod bucket;
 mod carbon_aware;
 mod error;
 mod extract;
+mod gate;
 mod guard;
 mod health;
 mod listen;

@@ -5,9 +5,8 @@
 //! the writes of Zeus's clients, which wait in a short queue for each GPU. Requests without the right to their route do
 //! not count.
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
@@ -70,24 +69,28 @@ impl Rates {
     }
 }
 
-/// Refuses a change with 429 if its sender makes too many.
-pub(super) async fn enforce(State(rates): State<Rates>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
-    let limited = rates.of(request.method(), route).zip(request.extensions().get::<Asker>());
-    let Some((buckets, asker)) = limited else { return next.run(request).await };
-    let Err(wait) = buckets.take(&asker.identity(), Instant::now()) else { return next.run(request).await };
-    let Allowance { per_second, burst } = buckets.allowance();
-    let detail = format!(
-        "this user changes something too often: at most {per_second} times a second, or {burst} times at once after a pause; \
-         try again in {:.0} ms",
-        wait.as_secs_f64() * 1e3
-    );
-    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
-    let is_of_zeus = bso::owns(request.uri().path());
-    let mut response = if is_of_zeus { bso::refuse(problem) } else { problem.into_response() };
-    // Whole seconds only.
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    response
+impl Rates {
+    /// Counts a request of `asker`.
+    ///
+    /// # Errors
+    /// The answer 429, if the request is a change and its sender makes too many.
+    pub(super) fn count(&self, request: &Request, asker: &Asker) -> Result<(), Box<Response>> {
+        let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+        let Some(buckets) = self.of(request.method(), route) else { return Ok(()) };
+        let Err(wait) = buckets.take(&asker.identity(), Instant::now()) else { return Ok(()) };
+        let Allowance { per_second, burst } = buckets.allowance();
+        let detail = format!(
+            "this user changes something too often: at most {per_second} times a second, or {burst} times at once after a pause; \
+             try again in {:.0} ms",
+            wait.as_secs_f64() * 1e3
+        );
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
+        let is_of_zeus = bso::owns(request.uri().path());
+        let mut response = if is_of_zeus { bso::refuse(problem) } else { problem.into_response() };
+        // Whole seconds only.
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        Err(Box::new(response))
+    }
 }
 
 #[cfg(test)]

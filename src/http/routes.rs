@@ -4,21 +4,19 @@ use std::any::Any;
 use std::sync::LazyLock;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::trace::{DefaultOnResponse, TraceLayer};
 use utoipa::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use super::access::{Need, need_of};
-use super::error::{Denied, Problem};
-use super::guard::{self, Guard};
-use super::rates::{self, Rates};
-use super::seat::Seat;
+use super::error::Problem;
+use super::gate::{self, Gate};
+use super::guard::Guard;
+use super::rates::Rates;
 use super::shared::Shared;
 use super::v1::recurring::trials;
 use super::v1::{audit, carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
@@ -101,67 +99,18 @@ async fn description() -> impl IntoResponse {
 /// Builds the service of one listener, protected by `guard`.
 pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
     let (router, _) = documented().split_for_parts();
-    let (body_limit, asked) = (shared.body_limit, shared.clone());
+    let body_limit = shared.body_limit;
+    let gate = Gate::new(shared.clone(), guard, rates);
     router
         .merge(bso::router())
-        .merge(zeusd::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
-        .layer(from_fn_with_state(rates, rates::enforce))
-        .layer(from_fn_with_state(asked, check_access))
-        .layer(from_fn_with_state(guard, guard::enforce))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn(add_headers))
-        .layer(
-            TraceLayer::new_for_http()
-                .make_span_with(span)
-                .on_request(())
-                .on_response(DefaultOnResponse::new())
-                .on_body_chunk(())
-                .on_eos(())
-                .on_failure(()),
-        )
-}
-
-/// Routes of reports. Connections through which jobs or trials report are closed last, so that no job counts as dead
-/// because its report was lost.
-const REPORTS: [&str; 3] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress", "/report"];
-
-/// Refuses a request without the right that its route needs, and passes the sender on to the handlers. Marks connections
-/// through which jobs or trials report. Records refused changes in the audit log, also those of what belongs to others,
-/// which the handlers refuse.
-async fn check_access(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
-    let Some(seat) = request.extensions().get::<Seat>() else {
-        return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection of the request is unknown")
-            .into_response();
-    };
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let reporter = route.filter(|route| REPORTS.contains(route)).map(|_| seat.clone());
-    let need = route.map(|route| need_of(request.method(), route));
-    let asker = shared.access.identify(seat, request.headers(), need == Some(Need::Zeus));
-    if let Err(problem) = need.map_or(Ok(()), |need| shared.access.check(need, &asker)) {
-        if need > Some(Need::Read) {
-            shared.audit_refusal(&asker, request.method(), request.uri().path(), None);
-        }
-        return if bso::owns(request.uri().path()) { bso::refuse(problem) } else { problem.into_response() };
-    }
-    // Limits and events have records of their own, with what was asked for.
-    if need != Some(Need::Jobs) {
-        request.extensions_mut().insert(asker);
-        return next.run(request).await;
-    }
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    request.extensions_mut().insert(asker.clone());
-    let response = next.run(request).await;
-    if let Some(seat) = reporter.filter(|_| response.status().is_success()) {
-        seat.reported();
-    }
-    if let Some(Denied(why)) = response.extensions().get() {
-        shared.audit_refusal(&asker, &method, &path, Some(why));
-    }
-    response
+        // These routes read no bodies.
+        .merge(zeusd::routes())
+        .with_state(shared)
+        // Every request pays for every layer, since each has an allocated future of its own; so there is one for all checks.
+        .layer((CatchPanicLayer::custom(panicked), from_fn_with_state(gate, gate::pass)))
 }
 
 async fn unknown(uri: Uri) -> Response {
@@ -183,24 +132,5 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("a request was answered with 500: its handler panicked");
     let detail = "an internal error occurred, which is in the daemon's log; power limits are unaffected";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-}
-
-async fn add_headers(request: Request, next: Next) -> Response {
-    let is_zeus_stream = ["/gpu/stream_power", "/cpu/stream_power"].contains(&request.uri().path());
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
-    // Zeus's streams have a directive of their own, which their clients expect.
-    if !is_zeus_stream {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    }
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
-    response
-}
-
-fn span(request: &Request) -> tracing::Span {
-    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str);
-    tracing::debug_span!("request", http.method = %request.method(), http.route = route)
+    gate::with_headers(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response(), false)
 }
