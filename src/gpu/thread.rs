@@ -47,6 +47,8 @@ struct Readers {
     waiting: Mutex<Vec<Reader>>,
     /// True while the thread's queue holds a task for the callers.
     is_queued: AtomicBool,
+    /// True if a reading is wanted for which no caller waits.
+    is_renewal_wanted: AtomicBool,
 }
 
 struct Reader {
@@ -176,13 +178,17 @@ impl GpuHandle {
         observation
     }
 
-    /// Returns what `read` takes from the latest state and the capabilities, if the GPU's latest answer is at most `age`
-    /// old and the GPU works.
-    pub fn recent<T>(&self, age: Seconds, read: impl FnOnce(&Observation, &Capabilities) -> T) -> Option<T> {
+    /// Returns what `read` takes from the latest state and the capabilities, and its age, if the GPU's latest answer is at
+    /// most `oldest` old and the GPU works.
+    pub fn recent<T>(
+        &self,
+        oldest: Seconds,
+        read: impl FnOnce(&Observation, &Capabilities) -> T,
+    ) -> Option<(T, Seconds)> {
         let shared = lock(&self.0.shared);
         let observed = Some(&shared.observation).filter(|observed| observed.fault.is_none())?;
-        let is_recent = self.0.clock.monotonic().since(observed.at?.monotonic) <= age;
-        is_recent.then(|| read(observed, &shared.capabilities))
+        let age = self.0.clock.monotonic().since(observed.at?.monotonic);
+        (age <= oldest).then(|| (read(observed, &shared.capabilities), age))
     }
 
     /// Starts or stops reading how much each process uses the GPU ([`Observation::process_use`]).
@@ -221,15 +227,30 @@ impl GpuHandle {
             }
             Link::Thread(sender) => {
                 lock(&self.0.readers.waiting).push(Reader { all, reply });
-                if !self.0.readers.is_queued.swap(true, Ordering::AcqRel)
-                    && sender.try_send(Request { task: Task::Answer, reply: None }).is_err()
-                {
-                    // The thread looks for callers after each task, so the tasks in the full queue suffice.
-                    self.0.readers.is_queued.store(false, Ordering::Release);
-                }
+                self.queue_reading(sender);
             }
         }
         answer
+    }
+
+    /// Requests a reading of energy and power, which appears in later observations, without waiting for it.
+    pub fn renew(&self) {
+        match &self.0.link {
+            Link::Inline(_) => self.refresh(),
+            Link::Thread(sender) => {
+                self.0.readers.is_renewal_wanted.store(true, Ordering::Release);
+                self.queue_reading(sender);
+            }
+        }
+    }
+
+    fn queue_reading(&self, sender: &SyncSender<Request>) {
+        if !self.0.readers.is_queued.swap(true, Ordering::AcqRel)
+            && sender.try_send(Request { task: Task::Answer, reply: None }).is_err()
+        {
+            // The thread looks for callers after each task, so the tasks in the full queue suffice.
+            self.0.readers.is_queued.store(false, Ordering::Release);
+        }
     }
 
     /// Returns the time after which a driver call counts as a fault.
@@ -345,7 +366,7 @@ fn run(
                         readers.is_queued.store(false, Ordering::Release);
                     }
                     let waiting = std::mem::take(&mut *lock(&readers.waiting));
-                    if !waiting.is_empty() {
+                    if readers.is_renewal_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty() {
                         begin(READING);
                         worker.sample(|| clock.now(), waiting.iter().any(|reader| reader.all));
                         lock(shared).publish(&worker);

@@ -10,11 +10,14 @@ use super::answer::{Refusal, of_gpu};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{Capabilities, GpuError, Observation};
 use wattune_core::domain::PowerLimit;
+use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
 /// The age up to which requests share a reading of the power, in seconds. GPUs renew the value every 20 to 100 ms
-/// (`docs/src/explanation/nvml.md`), and a reading costs two switches between threads, for which all requests wait.
-const SHARED_S: f64 = 0.005;
+/// (`docs/src/explanation/nvml.md`), and a reading costs two switches between threads, for which requests would wait.
+const SHARED_S: f64 = 0.010;
+/// The age from which a request that shares a reading has a new one made for those that follow, in seconds.
+const RENEWED_S: f64 = 0.005;
 
 /// Answer by GPU, in ascending order of the indices.
 pub(super) type ByGpu<T> = BTreeMap<u32, T>;
@@ -83,7 +86,7 @@ async fn read<T>(
 }
 
 /// Reads a GPU now: all values if `all`, otherwise energy and power.
-pub(super) async fn fresh(gpu: &GpuHandle, all: bool) -> Answer {
+async fn fresh(gpu: &GpuHandle, all: bool) -> Answer {
     let timed_out = || GpuError::TimedOut { call: "reading the GPU", after: gpu.call_timeout() };
     let answer = tokio::time::timeout(gpu.call_timeout().to_std(), gpu.request_reading(all)).await;
     let observed = answer.ok().and_then(Result::ok).ok_or_else(timed_out)?;
@@ -99,8 +102,11 @@ async fn reading<T>(
     value: impl Fn(&Observation, &Capabilities) -> Result<T, GpuError>,
 ) -> Result<T, GpuError> {
     if what == What::SharedPower
-        && let Some(value) = gpu.recent(Seconds::new(SHARED_S), &value)
+        && let Some((value, age)) = gpu.recent(Seconds::new(SHARED_S), &value)
     {
+        if age >= Seconds::new(RENEWED_S) {
+            gpu.renew();
+        }
         return value;
     }
     fresh(gpu, what == What::All).await.and_then(|(observed, can)| value(&observed, &can))
@@ -115,6 +121,15 @@ fn present<T>(value: Option<T>, answer: &Result<(), GpuError>, call: &'static st
 pub(super) fn power_of(observed: &Observation, can: &Capabilities) -> Result<u32, GpuError> {
     let power = present(observed.reading.power, &can.power, "nvmlDeviceGetPowerUsage")?;
     Ok(PowerLimit::from_watts(power).milliwatts())
+}
+
+/// Returns a GPU's power in milliwatts and the time of its reading, which is at most `oldest` old.
+pub(super) async fn timed_power(gpu: &GpuHandle, oldest: Seconds) -> Result<(u32, Option<Now>), GpuError> {
+    let read = |observed: &Observation, can: &Capabilities| Ok((power_of(observed, can)?, observed.at));
+    match gpu.recent(oldest, read) {
+        Some((read, _)) => read,
+        None => fresh(gpu, false).await.and_then(|(observed, can)| read(&observed, &can)),
+    }
 }
 
 /// Reads the power in milliwatts.

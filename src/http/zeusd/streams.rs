@@ -18,6 +18,7 @@ use super::cpus::{Power, PowerMeter};
 use super::gpus;
 use crate::cpu::watch::CpuHandle;
 use crate::gpu::thread::GpuHandle;
+use wattune_core::units::Seconds;
 
 /// The interval of comments in a stream that has nothing to send, so that a client can notice that it should stop.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -129,9 +130,7 @@ async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
         if !publisher.is_wanted() {
             return;
         }
-        let reading = gpus::fresh(&gpu, false).await;
-        let read = reading.and_then(|(observed, can)| Ok((gpus::power_of(&observed, &can)?, observed.at)));
-        match read {
+        match gpus::timed_power(&gpu, Seconds::new(period.as_secs_f64() / 2.0)).await {
             Ok((power_mw, Some(at))) if last != Some(power_mw) => {
                 last = Some(power_mw);
                 let (timestamp_ms, gpu_id) = (at.utc.timestamp_millis(), gpu.identity().index);
