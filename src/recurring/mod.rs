@@ -5,6 +5,7 @@
 //! requests, the next request continues from the last answer. The control loop is not involved.
 
 mod document;
+mod error;
 mod rights;
 mod settings;
 mod spec;
@@ -18,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
-use wattune_core::bandit::{self, Ending, GpuSet, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
+use wattune_core::bandit::{self, Ending, GpuSet, Job, Knob, Refused, Report, Run, Terms};
 use wattune_core::domain::{Actor, JobId, JobName, Owners, ProfileKey};
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
+pub use error::RecurringError;
 pub use settings::Settings;
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
@@ -35,29 +37,6 @@ const MAX_JOBS: u32 = 10_000;
 
 /// Maximum number of recurring jobs of one user, so that some are left to others.
 const MAX_JOBS_OF_ONE: u32 = MAX_JOBS / 5 * 4;
-
-/// Reason why a request was rejected. Each message names the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum RecurringError {
-    /// The recurring job does not exist.
-    #[error("no recurring job {0:?}; PUT /v1/recurring/{{name}} creates one")]
-    NotFound(String),
-    /// The recurring job exists already.
-    #[error("{0}")]
-    Conflict(String),
-    /// The specification is invalid.
-    #[error(transparent)]
-    Invalid(#[from] InvalidSpec),
-    /// The trial is in a state that does not permit the request.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// The recurring job belongs to other users.
-    #[error("{0}")]
-    Forbidden(String),
-    /// The database failed; nothing was changed.
-    #[error("the database cannot be read or written now: {0}")]
-    Store(#[from] StoreError),
-}
 
 /// Report by a trial's client.
 #[derive(Clone, Debug, PartialEq)]

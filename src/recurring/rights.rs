@@ -1,6 +1,6 @@
 //! Rights to recurring jobs and their trials.
 
-use super::RecurringError;
+use super::error::RecurringError;
 use wattune_core::domain::{Actor, JobName, Owners};
 
 /// Checks that `by` may change a recurring job with these owners and members.
