@@ -72,15 +72,17 @@ impl Accounting {
         // the first reading afterwards, and again at the newest reading.
         let turned = gpu.interval.as_ref().is_some_and(OpenInterval::has_rule_changes);
         for reading in observed.after_gap.filter(|_| turned).into_iter().chain(newest) {
-            self.close_interval_at(node, id, reading);
+            self.close_interval_at(node, id, reading, false);
         }
     }
 
     /// Closes a GPU's open interval at the time of `reading`. Without a new reading the interval stays open.
-    fn close_interval_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: EnergyReading) {
+    /// If it `is_last`, the interval is closed however short it is.
+    fn close_interval_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: EnergyReading, is_last: bool) {
         self.record_recovered(node, id);
         let EnergyReading { at, metered, .. } = reading;
-        if !node.gpus.get(id).and_then(|gpu| gpu.interval.as_ref()).is_some_and(|interval| interval.can_close(at)) {
+        let closes = |interval: &OpenInterval| interval.can_close(at) || (is_last && interval.age(at) > Seconds::ZERO);
+        if !node.gpus.get(id).and_then(|gpu| gpu.interval.as_ref()).is_some_and(closes) {
             return;
         }
         let Some(rule) = self.rule_of(node, id) else { return };
@@ -89,7 +91,11 @@ impl Accounting {
         let Some(interval) = gpu.interval.as_mut() else { return };
         let (lost, unread) =
             (interval.has_lost_energy(metered).then(|| interval.start()), interval.was_unread(metered));
-        let Some(rows) = interval.close(at, metered, &rule) else { return };
+        let closed = match is_last {
+            true => interval.close_last(at, metered, &rule),
+            false => interval.close(at, metered, &rule),
+        };
+        let Some(rows) = closed else { return };
         gpu.newcomers.clear();
         self.backlog.intervals.extend(rows);
         if let Some(from) = lost {
@@ -196,6 +202,11 @@ impl Accounting {
     pub(crate) fn close_all_intervals(&mut self, node: &mut Node<'_>) {
         for id in node.gpus.ids() {
             self.close_interval_now(node, &id);
+            let Some(observed) = node.gpus.get(&id).map(|gpu| &gpu.observed) else { continue };
+            let (metered, counter) = (observed.metered, observed.counter);
+            if let Some(reading) = observed.metered_at.map(|at| EnergyReading { at, metered, counter }) {
+                self.close_interval_at(node, &id, reading, true);
+            }
         }
     }
 

@@ -97,9 +97,17 @@ impl OpenInterval {
     ///
     /// Returns `None`, and the interval stays open, while it is shorter than sensors can resolve (200 ms).
     pub fn close(&mut self, now: Now, metered: Metered, rule: &AttributionRule) -> Option<Vec<Interval>> {
+        if self.can_close(now) { self.close_last(now, metered, rule) } else { None }
+    }
+
+    /// Closes the interval however short it is, because the daemon ends; else works as [`Self::close`]. The energy of a
+    /// counter that stood still is metered all at once, so that even a short interval may hold much of it.
+    ///
+    /// Returns `None` if no time has passed since the interval was opened.
+    pub fn close_last(&mut self, now: Now, metered: Metered, rule: &AttributionRule) -> Option<Vec<Interval>> {
         let age = self.age(now);
         let end = to_micros(self.start + age.to_delta());
-        let slot = Slot::new(self.start, end).filter(|_| self.can_close(now))?;
+        let slot = Slot::new(self.start, end)?;
         let (parts, rules): (Vec<Slot>, Vec<&AttributionRule>) =
             self.parts(slot, now.monotonic, rule).into_iter().unzip();
         let mut rows = Vec::new();
@@ -236,6 +244,16 @@ mod tests {
         let rows = close(180.0, 307, &[job("a"), job("b")], false);
         let split: Vec<_> = rows.iter().map(|r| (r.share.clone(), r.energy.get())).collect();
         assert_eq!(split, [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)]);
+    }
+
+    #[test]
+    fn the_last_interval_is_closed_however_short_it_is() {
+        let mut interval = open();
+        let rule = holders(&[job("a")], false);
+        assert_eq!(interval.close_last(now(0.0), counter(7), &rule), None, "no time has passed");
+        let rows = interval.close_last(now(0.001), counter(2_000_000), &rule).expect("a millisecond");
+        assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), 2_000_000);
+        assert_eq!(interval.close_last(now(0.001), counter(2_000_000), &rule), None, "nothing is left");
     }
 
     #[test]
