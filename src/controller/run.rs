@@ -1,6 +1,6 @@
 //! The control loop: a timer and changes of the carbon feed start a tick; requests are handled between ticks.
 
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::cap::restore_within;
@@ -38,7 +38,13 @@ pub async fn run(
                 feed_alive = changed.is_ok();
                 controller.tick().await;
             }
-            () = ended_writes.notified() => controller.continue_client_commands().await,
+            () = ended_writes.notified() => {
+                controller.continue_client_commands().await;
+                // Clients that write without a pause do not starve other requests.
+                if let Some(asked) = requests.waiting() {
+                    asked.answer(&mut controller).await;
+                }
+            }
             asked = requests.next() => match asked {
                 Some(asked) => asked.answer(&mut controller).await,
                 None => break,
@@ -51,7 +57,11 @@ pub async fn run(
 /// Handles the waiting requests after a tick. Otherwise ticks that take longer than their period, for example because
 /// another process locks the database, would starve requests.
 async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
+    let end = Instant::now() + controller.tick_period().to_std();
     for _ in 0..QUEUE {
+        if Instant::now() >= end {
+            return;
+        }
         let Some(asked) = requests.waiting() else { return };
         asked.answer(controller).await;
     }

@@ -371,6 +371,10 @@ impl Worker {
         let changed = match (write, expected) {
             (Write::PowerLimit(_), Some(expected)) => {
                 self.sample_to(Depth::Requested, &clock);
+                if self.observation.reading.requested.is_some_and(|current| !current.same_as(expected)) {
+                    // The counter then shows whether the driver was restarted.
+                    self.sample_to(Depth::Retry, &clock);
+                }
                 self.observation.reading.requested.filter(|current| !current.same_as(expected))
             }
             _ => None,

@@ -144,7 +144,7 @@ impl ClientCommand {
     }
 
     /// Returns whether the client's time is over before the next write has begun.
-    fn is_given_up(&self) -> bool {
+    pub(super) fn is_given_up(&self) -> bool {
         let is_new = self.writes.front().is_some_and(|write| matches!(write.stage, Stage::New));
         is_new && self.given_up.load(Ordering::Relaxed)
     }
@@ -220,6 +220,11 @@ impl ClientCommands {
             *queue = kept;
         }
         taken
+    }
+
+    /// Returns whether commands wait for a GPU.
+    pub(super) fn has(&self, gpu: &GpuId) -> bool {
+        self.0.get(gpu).is_some_and(|queue| !queue.is_empty())
     }
 
     /// Returns the GPUs that have waiting commands.

@@ -103,19 +103,31 @@ impl Controller {
         }
     }
 
+    /// Continues the first command of a GPU. If it ends, the next one has the loop's next turn, so that commands that
+    /// need no write, of which each may need a new plan, do not hold up ticks.
     async fn continue_commands_of(&mut self, gpu: &GpuId) {
-        while let Some(mut command) = self.gpus.client_commands().take_first(gpu) {
-            if !self.carry_out(&mut command).await {
-                return self.gpus.client_commands().put_back(command);
-            }
-            let outcome = std::mem::replace(&mut command.outcome, Ok(()));
-            command.end(outcome);
+        let Some(mut command) = self.gpus.client_commands().take_first(gpu) else { return };
+        if !self.carry_out(&mut command).await {
+            return self.gpus.client_commands().put_back(command);
+        }
+        let outcome = std::mem::replace(&mut command.outcome, Ok(()));
+        command.end(outcome);
+        if self.gpus.client_commands().has(gpu) {
+            self.gpus.ended_writes().notify_one();
         }
     }
 
     /// Carries out a command up to its end, or until the GPU has to end a write first. Returns whether it has ended.
     async fn carry_out(&mut self, command: &mut ClientCommand) -> bool {
-        while let Some(write) = command.writes.front_mut() {
+        while !command.writes.is_empty() {
+            if command.is_given_up() {
+                let given_up = Err(WriteRefused::GivenUp);
+                self.audit_unsent(command, &given_up);
+                command.writes.clear();
+                command.outcome = std::mem::replace(&mut command.outcome, Ok(())).and(given_up);
+                break;
+            }
+            let Some(write) = command.writes.front_mut() else { break };
             match self.step_client_write(write).await {
                 Some(outcome) => {
                     command.writes.pop_front();
@@ -262,7 +274,7 @@ impl Controller {
             return Ok(if gpu.external.is_some() { try_again(write) } else { Some(()) });
         };
         if let Some(error) = gpu.limit_error(manual.limit) {
-            gpu.manual = before;
+            gpu.manual = before.filter(|before| !has_ended(before));
             return Err(error.into());
         }
         match gpu.sent(Write::PowerLimit(manual.limit)) {
@@ -279,9 +291,15 @@ impl Controller {
     ) -> Result<Option<()>, WriteRefused> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         let Some(result) = gpu.sent(setting) else { return Ok(try_again(write)) };
-        gpu.settle_client_lock(setting, result.is_ok());
+        // The override may have been replaced meanwhile, and then is not this client's any more.
+        let is_ours = gpu.manual.as_ref().is_some_and(|manual| manual.by == write.claim.by);
+        if is_ours {
+            gpu.settle_client_lock(setting, result.is_ok());
+        }
         if let Err(error) = result {
-            gpu.manual = before;
+            if is_ours {
+                gpu.manual = before.filter(|before| !has_ended(before));
+            }
             return Err(error.into());
         }
         Ok(Some(()))
@@ -301,6 +319,13 @@ fn try_again(write: &mut ClientWrite) -> Option<()> {
     write.is_written = false;
     write.stage = Stage::New;
     (write.tries > TRIES).then_some(())
+}
+
+/// Returns whether the process with which an override ends has ended: it may have, while another client's write that
+/// failed since was in force.
+fn has_ended(held: &Override) -> bool {
+    let process = held.by.zeus_process().filter(|_| held.end == OverrideEnd::WithProcess);
+    process.is_some_and(|process| !cpu::is_running(Path::new("/proc"), process))
 }
 
 /// Refuses the write of a process that has ended: its override would end at once.
