@@ -61,7 +61,8 @@ impl RevokedTokens {
     /// # Errors
     /// If the list cannot be read, or others could change it.
     pub(super) fn beside(key: &Path) -> Result<Self, ListError> {
-        let mut path = key.as_os_str().to_owned();
+        // Beside the file itself, however the path names it: a list that is elsewhere would revoke nothing.
+        let mut path = files::check_path(key)?.into_os_string();
         path.push(".revoked");
         let path = PathBuf::from(path);
         let stamp = stamp(&path);
@@ -116,7 +117,9 @@ impl RevokedTokens {
                 file.set_permissions(fs::Permissions::from_mode(MODE))?;
             }
             file.write_all(format!("{end}{id}\n").as_bytes())?;
-            file.sync_all()
+            file.sync_all()?;
+            // A list that is new has to survive a power failure, too.
+            self.path.parent().map_or(Ok(()), |directory| fs::File::open(directory)?.sync_all())
         };
         add().map_err(|source| ListError::Unwritable { path: self.path.clone(), source })
     }
