@@ -205,6 +205,8 @@ async fn every_refusal_has_its_status_and_its_words() {
     let (status, _, body) = exchange(&daemon, "POST", &set("gpu_ids=4&power_limit_mw=200000&block=true")).await;
     assert!(status == 400 && body.contains("Invalid request: MIG is on"), "{status} {body}");
     driver.set(1, json!({"lost": true}));
+    // A reading from before would do for 10 ms.
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     let (status, _, body) = exchange(&daemon, "GET", "/gpu/get_power?gpu_ids=0,1").await;
     assert_eq!((status, body), (500, errors(json!({"1": LOST}))));
 }
