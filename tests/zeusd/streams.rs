@@ -73,6 +73,8 @@ async fn power_is_streamed_as_events_on_change_to_whoever_listens() {
     // A new session begins with a new reading, not with the last one of an earlier session.
     tokio::time::sleep(Duration::from_millis(300)).await;
     driver.set(0, json!({"demand_w": 220}));
+    // A reading from before would do for some milliseconds.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let before = crate::support::now().timestamp_millis();
     let (mut again, _) = subscribe(&daemon, "/gpu/stream_power?gpu_ids=0").await;
     let (_, fresh) = event(&mut again).await;
