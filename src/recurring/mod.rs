@@ -1,7 +1,7 @@
 //! Service for recurring jobs, trainings that run again and again: selects the batch size of each run, called a trial.
 //! It works across restarts of the daemon and for any number of clients.
 //!
-//! Each request is one transaction of the store, and no state is kept in memory: if the daemon dies between two
+//! Each request is one transaction of the store, and no state is kept only in memory: if the daemon dies between two
 //! requests, the next request continues from the last answer. The control loop is not involved.
 
 mod document;
