@@ -4,9 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::Controller;
-use super::requests::ClientCommand;
+use super::requests::{ClientCommand, WriteRefused};
+use crate::clock::Clock;
 use crate::store::{AuditLog, AuditRecord};
 
 /// Maximum number of waiting requests; further ones are refused.
@@ -75,13 +77,25 @@ impl Handle {
 }
 
 impl Handle {
-    /// Sends a client's command to the controller. Waits while too many others wait, so that clients that write without
-    /// a pause do not displace other requests.
+    /// Sends a client's command to the controller. Waits until `until` at most while too many others wait, so that
+    /// clients that write without a pause do not displace other requests.
     ///
     /// # Errors
-    /// If the controller has ended.
-    pub async fn command(&self, command: ClientCommand) -> Result<(), Busy> {
-        self.commands.send(command).await.map_err(|_| Busy)
+    /// If the time is over or the controller has ended. The command's writes are then recorded as failed in the audit
+    /// log, with the time of `clock`.
+    pub async fn command(&self, command: ClientCommand, until: Instant, clock: &dyn Clock) -> Result<(), WriteRefused> {
+        let refused = match tokio::time::timeout_at(until, self.commands.reserve()).await {
+            Ok(Ok(place)) => {
+                place.send(command);
+                return Ok(());
+            }
+            Ok(Err(_)) => WriteRefused::Ending,
+            Err(_) => WriteRefused::GivenUp,
+        };
+        for record in command.records_of_unsent(clock.utc(), &refused) {
+            self.audit(record);
+        }
+        Err(refused)
     }
 }
 
@@ -99,6 +113,12 @@ impl Requests {
             command = self.commands.recv() => command.map(Pending::Command),
         }
         .map(PendingRequest)
+    }
+
+    /// Returns the clients' commands that were not handled. No further ones are accepted.
+    pub(super) fn take_commands(&mut self) -> Vec<ClientCommand> {
+        self.commands.close();
+        std::iter::from_fn(|| self.commands.try_recv().ok()).collect()
     }
 
     /// Returns the next request, if one is waiting.

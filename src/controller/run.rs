@@ -51,6 +51,7 @@ pub async fn run(
             },
         }
     }
+    controller.refuse_client_commands(requests.take_commands());
     controller.shut_down().await
 }
 

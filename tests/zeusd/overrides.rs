@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use wattune::store::{AuditQuery, Store};
 
 use super::{exchange, start};
 use crate::support::{FakeDriver, LONG, eventually};
@@ -190,6 +193,76 @@ async fn overrides_end_as_the_settings_say() {
     daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": 160, "ttl_s": 60})).await.expect(200);
     let (status, _, body) = exchange(&daemon, "POST", &format!("{LIMIT}=140000")).await;
     assert!(status == 403 && body.contains("GPU 0 has a manual override of 160 W"), "{status} {body}");
+}
+
+/// The records of clients' writes, oldest first, as (limit requested or in force, outcome, reason).
+async fn records(socket: &Path) -> Vec<(f64, String, String)> {
+    let mut stream = UnixStream::connect(socket).await.expect("connected");
+    let request = b"GET /v1/audit?limit=1000 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.expect("sent");
+    let mut answer = String::new();
+    tokio::time::timeout(LONG, stream.read_to_string(&mut answer)).await.expect("in time").expect("answered");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let page: Value = serde_json::from_str(body).expect("JSON");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of =
+        |r: &Value| (r["after"]["power_limit_w"].as_f64().unwrap_or(f64::NAN), text(&r["outcome"]), text(&r["reason"]));
+    let records = page["records"].as_array().expect("a list").iter();
+    records.filter(|r| text(&r["who"]).starts_with("Zeus client")).map(of).collect()
+}
+
+#[tokio::test]
+async fn a_limit_that_is_lowered_is_not_recorded_as_enforced() {
+    let driver = FakeDriver::new(&[json!({"initial_limit_w": 280})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, state.path(), "[cap]\nlimit_w = 250\nlead_s = 0\n").await;
+    eventually("the cap's limit", LONG, async || (driver.limit_w(0) == Some(250.0)).then_some(())).await;
+    // Above the original limit, above the cap, and permitted; each twice, the later time without a write.
+    for watts in [300, 270, 300, 270, 200, 200] {
+        assert_eq!(exchange(&daemon, "POST", &format!("{LIMIT}={watts}000")).await.0, 200, "{watts} W");
+    }
+    let found = records(&state.path().join("zeusd.sock")).await;
+    let (lowered, enforced) = found.split_at_checked(4).unwrap_or_else(|| panic!("{found:#?}"));
+    for (limit, outcome, reason) in lowered {
+        assert_eq!((*limit, outcome.as_str()), (250.0, "not_enforced"), "{found:#?}");
+        assert!(reason.ends_with("as soon as the GPU answers and the node's cap permits it"), "{reason}");
+    }
+    assert_eq!(enforced, [(200.0, "enforced".into(), String::new()), (200.0, "enforced".into(), String::new())]);
+    drop(daemon);
+
+    // The original limit is the GPU's maximum usable limit.
+    let driver = FakeDriver::new(&[json!({"initial_limit_w": 280})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, state.path(), "").await;
+    for watts in [200, 300, 300] {
+        assert_eq!(exchange(&daemon, "POST", &format!("{LIMIT}={watts}000")).await.0, 200, "{watts} W");
+    }
+    let why = "300 W was requested; the GPU's maximum usable limit or the node's cap permits only 280 W".to_owned();
+    let lowered = (280.0, "not_enforced".to_owned(), why);
+    let found = records(&state.path().join("zeusd.sock")).await;
+    assert_eq!(found, [(200.0, "enforced".into(), String::new()), lowered.clone(), lowered]);
+}
+
+#[tokio::test]
+async fn writes_that_the_daemons_end_keeps_from_beginning_are_recorded() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let daemon = start(&driver, state.path(), "").await;
+    driver.set(0, json!({"slow_ms": 2000, "slow_calls": ["nvmlDeviceSetPowerManagementLimit"]}));
+    // The library looks at what it shall do at most every 5 ms.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for watts in [210, 220, 230] {
+        let path = format!("/gpu/set_power_limit?gpu_ids=0&block=false&power_limit_mw={watts}000");
+        assert_eq!(exchange(&daemon, "POST", &path).await.0, 200);
+    }
+    assert!(daemon.stop("TERM").await.success());
+    assert_eq!(driver.limit_w(0), Some(300.0));
+    let query = AuditQuery { after: None, limit: 1000, gpu: None, job: None, since: None };
+    let page = Store::open_read_only(state.path()).await.expect("opens").audit().page(query).await.expect("read");
+    let failed = page.records.iter().filter(|(_, r)| r.who.starts_with("Zeus client") && r.reason.is_some());
+    let failed: Vec<_> =
+        failed.map(|(_, r)| (r.after.as_ref().and_then(|s| s.power_limit_w), r.reason.clone())).collect();
+    let why = Some("the daemon ended before the write began; nothing was changed".to_owned());
+    assert_eq!(failed, [(Some(220.0), why.clone()), (Some(230.0), why)]);
 }
 
 #[tokio::test]

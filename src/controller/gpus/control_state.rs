@@ -126,10 +126,19 @@ pub(crate) struct FinishedWrite {
     /// Power limit reported after the write.
     pub(crate) shown: Option<PowerLimit>,
     pub(crate) error: Option<GpuError>,
-    /// Caller whose request led to the write; `None` if the daemon wrote of its own accord.
-    pub(crate) by: Option<Caller>,
+    /// Request that led to the write; `None` if the daemon wrote of its own accord.
+    pub(crate) request: Option<WriteRequest>,
     /// True if the write was to restore the original limit.
     pub(crate) is_restoring: bool,
+}
+
+/// Request of a caller that leads to a write.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteRequest {
+    pub(crate) by: Caller,
+    /// Power limit that the caller requests; the GPU's maximum usable limit or the node's cap may lower it. `None` for
+    /// another setting.
+    pub(crate) limit: Option<PowerLimit>,
 }
 
 /// Settings of a GPU right before a write, as far as they are known.
@@ -154,10 +163,10 @@ pub(super) struct Writes {
     pub(super) limit: Option<WrittenLimit>,
     pub(super) in_flight: Option<(Write, Monotonic)>,
     pub(super) finished: Vec<FinishedWrite>,
-    /// Caller whose request the next write of a limit or of another setting carries out.
-    pub(super) requester: Option<Caller>,
-    /// Caller whose request the last write carries out; `None` if the daemon writes of its own accord.
-    pub(super) by: Option<Caller>,
+    /// Request that the next write of a limit or of another setting carries out.
+    pub(super) next_request: Option<WriteRequest>,
+    /// Request that the last write carries out; `None` if the daemon writes of its own accord.
+    pub(super) request: Option<WriteRequest>,
     /// Settings before the last write.
     pub(super) before: Before,
     /// Overrides that ended and are not in the audit log yet.

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::control_state::{Clocks, EndedOverride, FinishedWrite, LimitDeviation, Override, Writes};
+use super::control_state::{Clocks, EndedOverride, FinishedWrite, LimitDeviation, Override, WriteRequest, Writes};
 use super::limit_history::LimitHistory;
 use super::sharing::Sharing;
-use crate::controller::requests::Caller;
 use crate::gpu::journal::{ExternalLimit, Journal};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write, WriteOutcome};
@@ -134,7 +133,7 @@ impl Gpu {
             before: self.writes.before,
             shown: outcome.shown,
             error: outcome.result.as_ref().err().cloned(),
-            by: self.writes.by.clone(),
+            request: self.writes.request.clone(),
             is_restoring: self.writes.is_restoring,
         });
         match (&outcome.result, write) {
@@ -175,14 +174,14 @@ impl Gpu {
         }
     }
 
-    /// States who requests the next write to the GPU.
-    pub(crate) fn write_for(&mut self, by: Caller) {
-        self.writes.requester = Some(by);
+    /// States which request the next write to the GPU carries out.
+    pub(crate) fn write_for(&mut self, request: WriteRequest) {
+        self.writes.next_request = Some(request);
     }
 
-    /// Returns whether the request of [`Self::write_for`] led to a write. Later writes are not for that caller.
+    /// Returns whether the request of [`Self::write_for`] led to a write. Later writes are not for that request.
     pub(crate) fn has_written_for(&mut self) -> bool {
-        self.writes.requester.take().is_none()
+        self.writes.next_request.take().is_none()
     }
 
     /// Returns whether the audit log has the failure of a write already, because it is tried again and again.
@@ -190,7 +189,7 @@ impl Gpu {
         let failure = write.error.as_ref().map(|error| (write.write, error.to_string()));
         let is_known = failure.is_some() && failure == self.writes.recorded_failure;
         self.writes.recorded_failure = failure;
-        is_known && write.by.is_none()
+        is_known && write.request.is_none()
     }
 
     pub(crate) fn is_writing(&self) -> bool {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub(super) use concerns::concerns;
 pub use control_state::OverrideEnd;
-pub(super) use control_state::{Act, EndedOverride, FinishedWrite, Override};
+pub(super) use control_state::{Act, EndedOverride, FinishedWrite, Override, WriteRequest};
 pub(super) use gpu::Gpu;
 pub(super) use steering::is_rounded;
 

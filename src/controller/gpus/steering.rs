@@ -1,10 +1,9 @@
 //! Results of writes: a limit that is not as wanted, not permitted or not restored is shown as a problem, and the write
 //! is tried again.
 
-use super::control_state::{Before, LimitDeviation, WrittenLimit};
+use super::control_state::{Before, LimitDeviation, WriteRequest, WrittenLimit};
 use super::gpu::Gpu;
 use super::limit_history::LimitState;
-use crate::controller::requests::Caller;
 use crate::gpu::{Reading, Write};
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::{Monotonic, Now};
@@ -176,21 +175,21 @@ impl Gpu {
 
     /// Requests a write for the caller who has requested one, if there is such a caller.
     pub(super) fn request_write_for_caller(&mut self, write: Write, now: Now) {
-        let by = self.writes.requester.clone();
-        if self.send_write(write, by, now) {
-            self.writes.requester = None;
+        let request = self.writes.next_request.clone();
+        if self.send_write(write, request, now) {
+            self.writes.next_request = None;
         }
     }
 
     /// Sends a write to the GPU's thread. Returns whether the thread accepted it.
-    fn send_write(&mut self, write: Write, by: Option<Caller>, now: Now) -> bool {
+    fn send_write(&mut self, write: Write, request: Option<WriteRequest>, now: Now) -> bool {
         self.writes.last_request = Some(now.monotonic);
         if !self.handle.request(write, self.observed.reading.requested) {
             return false;
         }
         self.writes.in_flight = Some((write, now.monotonic));
         let Reading { requested: limit, persistence, .. } = self.observed.reading;
-        (self.writes.by, self.writes.before) = (by, Before { limit, persistence, clock: self.clock_lock() });
+        (self.writes.request, self.writes.before) = (request, Before { limit, persistence, clock: self.clock_lock() });
         if let Write::PowerLimit(limit) = write {
             self.writes.last_limit = Some(limit);
             self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));

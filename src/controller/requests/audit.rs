@@ -180,9 +180,9 @@ fn of_write(gpu: &Gpu, w: &FinishedWrite) -> AuditRecord {
         (Write::PowerLimit(_), Some(shown)) => Some(AuditState::power_limit(shown)),
         _ => requested,
     };
-    let who = w.by.as_ref().map_or_else(|| DAEMON.to_owned(), ToString::to_string);
-    let owner = gpu.owner.as_ref().filter(|_| w.by.is_none() && !w.is_restoring);
-    let reason = match (&w.by, &gpu.manual, owner) {
+    let who = w.request.as_ref().map_or_else(|| DAEMON.to_owned(), |request| request.by.to_string());
+    let owner = gpu.owner.as_ref().filter(|_| w.request.is_none() && !w.is_restoring);
+    let reason = match (&w.request, &gpu.manual, owner) {
         (Some(_), ..) => None,
         _ if w.is_restoring => None,
         (None, Some(manual), _) => Some(format!("for the override of {}", manual.by)),
@@ -207,8 +207,24 @@ fn of_write(gpu: &Gpu, w: &FinishedWrite) -> AuditRecord {
             let why = format!("the driver accepted {limit}, and the GPU reports no limit");
             record.with_outcome(AuditOutcome::NotEnforced, why)
         }
+        (None, Write::PowerLimit(limit), Some(_)) => match w.request.as_ref().and_then(|request| request.limit) {
+            Some(requested) if !requested.same_as(limit) => {
+                record.with_outcome(AuditOutcome::NotEnforced, not_permitted(requested, limit))
+            }
+            _ => record,
+        },
         _ => record,
     }
+}
+
+/// Returns the reason why the limit of an accepted override is not written yet.
+pub(super) fn deferred(requested: PowerLimit) -> String {
+    format!("{requested} was requested; it is written as soon as the GPU answers and the node's cap permits it")
+}
+
+/// Returns the reason why the GPU has less than the limit that was requested.
+pub(super) fn not_permitted(requested: PowerLimit, permitted: PowerLimit) -> String {
+    format!("{requested} was requested; the GPU's maximum usable limit or the node's cap permits only {permitted}")
 }
 
 /// Returns the terms of a demand-response event.

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 
 use crate::controller::gpus::{Override, OverrideEnd};
 use crate::controller::requests::Caller;
+use crate::controller::requests::audit::action_of;
 use crate::gpu::{GpuError, Write};
-use crate::store::AuditOutcome;
+use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit};
 
 /// Maximum number of commands that wait for one GPU, with the one that is carried out.
@@ -36,6 +38,24 @@ pub enum Setting {
     Other(Write),
 }
 
+impl Setting {
+    /// Returns the action that sets it, and the state that is requested.
+    fn describe(self) -> (AuditAction, Option<AuditState>) {
+        match self {
+            Self::PowerLimit(limit) => (AuditAction::SetPowerLimit, Some(AuditState::power_limit(limit))),
+            Self::Other(write) => action_of(write),
+        }
+    }
+
+    /// Returns the power limit that it sets; `None` for another setting.
+    pub(super) const fn power_limit(self) -> Option<PowerLimit> {
+        match self {
+            Self::PowerLimit(limit) => Some(limit),
+            Self::Other(_) => None,
+        }
+    }
+}
+
 /// Reason why a client's write was refused or failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WriteRefused {
@@ -57,6 +77,9 @@ pub enum WriteRefused {
     /// The client's time was over before the write began.
     #[error("the writes before it took too long; nothing was changed")]
     GivenUp,
+    /// The daemon ended before the write began.
+    #[error("the daemon ended before the write began; nothing was changed")]
+    Ending,
     /// The journal cannot be written, so nothing was changed.
     #[error("nothing is changed: {0}; the original setting could not be restored")]
     Journal(String),
@@ -67,7 +90,7 @@ impl WriteRefused {
     pub(super) const fn outcome(&self) -> AuditOutcome {
         match self {
             Self::Owned(_) | Self::OutOfRange | Self::Impossible(_) | Self::TooMany => AuditOutcome::Refused,
-            Self::Device(_) | Self::GivenUp | Self::Journal(_) => AuditOutcome::Failed,
+            Self::Device(_) | Self::GivenUp | Self::Ending | Self::Journal(_) => AuditOutcome::Failed,
         }
     }
 }
@@ -80,15 +103,16 @@ pub(super) struct ClientWrite {
     pub(super) claim: Claim,
     pub(super) stage: Stage,
     pub(super) tries: u32,
+    /// The override from before the first try, which is in force again if the write fails.
+    pub(super) before: Option<Override>,
     /// True if the setting was written to the GPU; the write then has a record of its own in the audit log.
     pub(super) is_written: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     New,
-    /// The write was sent; holds the override from before.
-    Sent(Option<Override>),
+    Sent,
 }
 
 /// Request of a client to change settings of a GPU, one after the other.
@@ -116,7 +140,14 @@ pub struct ClientWait {
 impl ClientWrite {
     /// Returns a write that has not begun.
     fn new(gpu: GpuId, setting: Setting, claim: Claim) -> Self {
-        Self { gpu, setting, claim, stage: Stage::New, tries: 0, is_written: false }
+        Self { gpu, setting, claim, stage: Stage::New, tries: 0, before: None, is_written: false }
+    }
+
+    /// Returns a record of the write as it was requested.
+    pub(super) fn record(&self, at: DateTime<Utc>) -> AuditRecord {
+        let (action, after) = self.setting.describe();
+        let record = AuditRecord::new(at, self.claim.by.to_string(), action);
+        AuditRecord { gpu: Some(self.gpu.to_string()), after, ..record }
     }
 }
 
@@ -147,6 +178,12 @@ impl ClientCommand {
     pub(super) fn is_given_up(&self) -> bool {
         let is_new = self.writes.front().is_some_and(|write| matches!(write.stage, Stage::New));
         is_new && self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Returns records of the command's writes that have not begun and never will, because they are `refused`.
+    pub fn records_of_unsent(&self, at: DateTime<Utc>, refused: &WriteRefused) -> Vec<AuditRecord> {
+        let unsent = self.writes.iter().filter(|write| matches!(write.stage, Stage::New));
+        unsent.map(|write| write.record(at).with_outcome(refused.outcome(), refused.to_string())).collect()
     }
 
     /// Ends the command: the client gets the outcome.
@@ -220,6 +257,11 @@ impl ClientCommands {
             *queue = kept;
         }
         taken
+    }
+
+    /// Takes all commands.
+    pub(super) fn take_all(&mut self) -> Vec<ClientCommand> {
+        std::mem::take(&mut self.0).into_values().flatten().collect()
     }
 
     /// Returns whether commands wait for a GPU.

@@ -7,27 +7,17 @@
 use std::path::Path;
 
 use crate::controller::Controller;
-use crate::controller::gpus::{Gpu, Override, OverrideEnd};
+use crate::controller::gpus::{Gpu, Override, OverrideEnd, WriteRequest, is_rounded};
 use crate::controller::planning::ReplanReason;
-use crate::controller::requests::audit::action_of;
+use crate::controller::requests::audit::{deferred, not_permitted};
 use crate::controller::requests::client_commands::{Claim, ClientCommand, ClientWrite, Setting, Stage, WriteRefused};
 use crate::cpu;
 use crate::gpu::{GpuError, Write};
-use crate::store::{AuditAction, AuditRecord, AuditState};
+use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit, Process};
 
 /// Number of times that a write is tried again because an external writer changed the limit at the same time.
 const TRIES: u32 = 3;
-
-impl Setting {
-    /// Returns the action that sets it, and the state that is requested.
-    fn describe(self) -> (AuditAction, Option<AuditState>) {
-        match self {
-            Self::PowerLimit(limit) => (AuditAction::SetPowerLimit, Some(AuditState::power_limit(limit))),
-            Self::Other(write) => action_of(write),
-        }
-    }
-}
 
 impl Controller {
     /// Checks that a client may change a GPU now.
@@ -75,15 +65,14 @@ impl Controller {
             },
             Err(refused) => (command, refused),
         };
-        let refused = Err(refused);
         self.audit_unsent(&command, &refused);
-        command.end(refused);
+        command.end(Err(refused));
     }
 
     /// Continues the clients' commands as far as the GPUs have ended their writes.
     pub(in crate::controller) async fn continue_client_commands(&mut self) {
         for command in self.gpus.client_commands().take_given_up() {
-            self.audit_unsent(&command, &Err(WriteRefused::GivenUp));
+            self.audit_unsent(&command, &WriteRefused::GivenUp);
         }
         for gpu in self.gpus.client_commands().gpus() {
             self.continue_commands_of(&gpu).await;
@@ -97,9 +86,16 @@ impl Controller {
         }
     }
 
-    fn audit_unsent(&mut self, command: &ClientCommand, outcome: &Result<(), WriteRefused>) {
-        for write in &command.writes {
-            self.audit_client_write(write, None, outcome);
+    fn audit_unsent(&mut self, command: &ClientCommand, refused: &WriteRefused) {
+        for record in command.records_of_unsent(self.now().utc, refused) {
+            self.audit(record);
+        }
+    }
+
+    /// Refuses the clients' writes that have not begun, because the control loop ends.
+    pub(in crate::controller) fn refuse_client_commands(&mut self, not_queued: Vec<ClientCommand>) {
+        for command in self.gpus.client_commands().take_all().into_iter().chain(not_queued) {
+            self.audit_unsent(&command, &WriteRefused::Ending);
         }
     }
 
@@ -121,10 +117,9 @@ impl Controller {
     async fn carry_out(&mut self, command: &mut ClientCommand) -> bool {
         while !command.writes.is_empty() {
             if command.is_given_up() {
-                let given_up = Err(WriteRefused::GivenUp);
-                self.audit_unsent(command, &given_up);
+                self.audit_unsent(command, &WriteRefused::GivenUp);
                 command.writes.clear();
-                command.outcome = std::mem::replace(&mut command.outcome, Ok(())).and(given_up);
+                command.outcome = std::mem::replace(&mut command.outcome, Ok(())).and(Err(WriteRefused::GivenUp));
                 break;
             }
             let Some(write) = command.writes.front_mut() else { break };
@@ -154,10 +149,9 @@ impl Controller {
             return None;
         }
         let before = gpu.observed.reading.requested;
-        let outcome = match (write.stage.clone(), write.setting) {
-            (Stage::New, _) => self.begin_write(write).await,
-            (Stage::Sent(before), Setting::PowerLimit(_)) => self.finish_limit(write, before),
-            (Stage::Sent(before), Setting::Other(setting)) => self.finish_setting(write, setting, before),
+        let outcome = match write.stage {
+            Stage::New => self.begin_write(write).await,
+            Stage::Sent => self.finish_write(write),
         };
         let outcome = outcome.transpose()?;
         if !write.is_written {
@@ -173,17 +167,31 @@ impl Controller {
         before: Option<PowerLimit>,
         outcome: &Result<(), WriteRefused>,
     ) {
-        let (action, after) = write.setting.describe();
-        let record = AuditRecord {
-            gpu: Some(write.gpu.to_string()),
-            before: before.filter(|_| action == AuditAction::SetPowerLimit).map(AuditState::power_limit),
-            after,
-            ..self.new_record(&write.claim.by, action)
-        };
-        self.audit(match outcome {
-            Ok(()) => record,
-            Err(refused) => record.with_outcome(refused.outcome(), refused.to_string()),
+        let record = write.record(self.now().utc);
+        let is_limit = record.action == AuditAction::SetPowerLimit;
+        let record = AuditRecord { before: before.filter(|_| is_limit).map(AuditState::power_limit), ..record };
+        self.audit(match (outcome, self.limit_instead(write)) {
+            (Err(refused), _) => record.with_outcome(refused.outcome(), refused.to_string()),
+            (Ok(()), Some((shown, why))) => AuditRecord {
+                after: shown.map(AuditState::power_limit),
+                ..record.with_outcome(AuditOutcome::NotEnforced, why)
+            },
+            (Ok(()), None) => record,
         });
+    }
+
+    /// Returns the limit that the GPU reports, if a client's write requests another one, and the reason.
+    fn limit_instead(&self, write: &ClientWrite) -> Option<(Option<PowerLimit>, String)> {
+        let Setting::PowerLimit(requested) = write.setting else { return None };
+        let gpu = self.gpus.get(&write.gpu)?;
+        let shown = gpu.observed.reading.requested;
+        if shown.is_some_and(|shown| shown.same_as(requested) || is_rounded(requested, shown)) {
+            return None;
+        }
+        let permitted = gpu.manual.as_ref().map(|manual| manual.limit).filter(|permitted| *permitted < requested);
+        let is_lowered = permitted.zip(shown).filter(|(permitted, shown)| permitted.same_as(*shown));
+        let why = is_lowered.map_or_else(|| deferred(requested), |(permitted, _)| not_permitted(requested, permitted));
+        Some((shown, why))
     }
 
     /// Ends the overrides of a client whose process has ended.
@@ -215,8 +223,11 @@ impl Controller {
         }
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
-        let before = gpu.manual.clone();
-        let held = before.as_ref().filter(|manual| manual.by.is_zeus());
+        let present = gpu.manual.clone();
+        if write.tries == 0 || present.as_ref().is_none_or(|manual| manual.by != write.claim.by) {
+            write.before.clone_from(&present);
+        }
+        let held = present.as_ref().filter(|manual| manual.by.is_zeus());
         let limit = match write.setting {
             Setting::PowerLimit(limit) => limit.min(allowed(gpu, limit)?).min(ceiling.unwrap_or(limit)),
             Setting::Other(_) => held.map_or(current, |manual| manual.limit),
@@ -230,17 +241,17 @@ impl Controller {
             locks_memory: held.is_some_and(|manual| manual.locks_memory),
         };
         let external = gpu.external;
-        let is_new =
-            before.as_ref().is_none_or(|before| before.by != manual.by || before.limit != limit) || external.is_some();
+        let is_new = present.as_ref().is_none_or(|present| present.by != manual.by || present.limit != limit)
+            || external.is_some();
         gpu.replace_override(manual);
         if is_new {
             tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %write.claim.by,
                 "GPU {}: override of {limit}", write.gpu);
             self.replan(ReplanReason::SetByHand).await;
         }
-        write.stage = Stage::Sent(before.clone());
+        write.stage = Stage::Sent;
         if let Some(gpu) = self.gpus.get_mut(&write.gpu) {
-            gpu.write_for(write.claim.by.clone());
+            gpu.write_for(WriteRequest { by: write.claim.by.clone(), limit: write.setting.power_limit() });
         }
         let unsent = match write.setting {
             Setting::PowerLimit(_) if current.same_as(limit) && !is_new => return Ok(Some(())),
@@ -251,22 +262,26 @@ impl Controller {
             Setting::Other(setting) => self.gpus.send_setting(&write.gpu, setting, current, now).err(),
         };
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
-        write.is_written = gpu.has_written_for();
+        write.is_written |= gpu.has_written_for();
         if let Some(why) = unsent {
-            (gpu.manual, gpu.external) = (before, external);
+            (gpu.manual, gpu.external) = (write.before.take(), external);
             return Err(WriteRefused::Journal(why));
         }
         gpu.observe();
         if gpu.is_writing() {
             return Ok(None);
         }
+        self.finish_write(write)
+    }
+
+    fn finish_write(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
         match write.setting {
-            Setting::PowerLimit(_) => self.finish_limit(write, before),
-            Setting::Other(setting) => self.finish_setting(write, setting, before),
+            Setting::PowerLimit(_) => self.finish_limit(write),
+            Setting::Other(setting) => self.finish_setting(write, setting),
         }
     }
 
-    fn finish_limit(&mut self, write: &mut ClientWrite, before: Option<Override>) -> Result<Option<()>, WriteRefused> {
+    fn finish_limit(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         let ours = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
         let Some(manual) = ours else {
@@ -274,21 +289,24 @@ impl Controller {
             return Ok(if gpu.external.is_some() { try_again(write) } else { Some(()) });
         };
         if let Some(error) = gpu.limit_error(manual.limit) {
-            gpu.manual = before.filter(|before| !has_ended(before));
+            gpu.manual = write.before.take().filter(|before| !has_ended(before));
             return Err(error.into());
         }
-        match gpu.sent(Write::PowerLimit(manual.limit)) {
+        let (limit, shown) = (manual.limit, gpu.observed.reading.requested);
+        match gpu.sent(Write::PowerLimit(limit)) {
             Some(Err(GpuError::LimitChanged { .. })) => Ok(try_again(write)),
+            // Another setting was written first, or a lower limit because of the cap, which then has its record.
+            None if !shown.is_some_and(|shown| shown.same_as(limit)) => {
+                let is_written = write.is_written;
+                let ended = try_again(write);
+                write.is_written = is_written;
+                Ok(ended)
+            }
             _ => Ok(Some(())),
         }
     }
 
-    fn finish_setting(
-        &mut self,
-        write: &mut ClientWrite,
-        setting: Write,
-        before: Option<Override>,
-    ) -> Result<Option<()>, WriteRefused> {
+    fn finish_setting(&mut self, write: &mut ClientWrite, setting: Write) -> Result<Option<()>, WriteRefused> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         let Some(result) = gpu.sent(setting) else { return Ok(try_again(write)) };
         // The override may have been replaced meanwhile, and then is not this client's any more.
@@ -298,7 +316,7 @@ impl Controller {
         }
         if let Err(error) = result {
             if is_ours {
-                gpu.manual = before.filter(|before| !has_ended(before));
+                gpu.manual = write.before.take().filter(|before| !has_ended(before));
             }
             return Err(error.into());
         }

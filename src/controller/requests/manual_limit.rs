@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::controller::gpus::{Gpu, GpuRef, Override, OverrideEnd};
+use crate::controller::gpus::{Gpu, GpuRef, Override, OverrideEnd, WriteRequest};
 use crate::controller::planning::ReplanReason;
 use crate::controller::requests::Caller;
-use crate::controller::requests::audit::with_error;
+use crate::controller::requests::audit::{deferred, with_error};
 use crate::controller::view::GpuView;
 use crate::controller::{ControlError, Controller};
 use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
@@ -14,9 +14,6 @@ use wattune_core::units::{Seconds, Short, Watts};
 
 /// Valid durations of overrides, in seconds: up to a week.
 const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
-
-/// Reason why the limit of an accepted override is not written yet.
-const DEFERRED: &str = "the limit is written as soon as the GPU answers and the node's cap permits it";
 
 impl Controller {
     /// Overrides a GPU's limit for the duration `ttl`. The override takes precedence over the plan of the job on the
@@ -47,7 +44,10 @@ impl Controller {
             };
             let record = match before.filter(|before| done.is_err() || before.same_as(requested)) {
                 Some(_) => record,
-                None => record.with_outcome(AuditOutcome::NotEnforced, DEFERRED),
+                None => AuditRecord {
+                    after: before.map(AuditState::power_limit),
+                    ..record.with_outcome(AuditOutcome::NotEnforced, deferred(requested))
+                },
             };
             self.audit(with_error(record, done.as_ref().map(drop)));
         }
@@ -103,7 +103,7 @@ impl Controller {
         // While an earlier write is in flight, the result of the override's write would be unknown.
         self.await_write(id).await;
         if let Some(gpu) = self.gpus.get_mut(id) {
-            gpu.write_for(by.clone());
+            gpu.write_for(WriteRequest { by: by.clone(), limit: Some(requested) });
         }
         self.act();
         if let Some(gpu) = self.gpus.get_mut(id) {

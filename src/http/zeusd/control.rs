@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::answer::{Refusal, of_write};
-use crate::controller::{Claim, ClientCommand, ClientWait, Handle, Setting, WriteRefused};
+use crate::controller::{Claim, ClientCommand, ClientWait, Devices, Handle, Setting, WriteRefused};
 use crate::gpu::GpuError;
 use crate::gpu::thread::GpuHandle;
 use wattune_core::units::Seconds;
@@ -17,13 +18,14 @@ use wattune_core::units::Seconds;
 #[derive(Clone)]
 pub(super) struct Control {
     handle: Handle,
+    devices: Devices,
     timeout: Duration,
 }
 
 impl Control {
     /// Creates the way to the controller. A client waits at most `timeout` for its writes.
-    pub(super) fn new(handle: Handle, timeout: Duration) -> Self {
-        Self { handle, timeout }
+    pub(super) fn new(handle: Handle, devices: Devices, timeout: Duration) -> Self {
+        Self { handle, devices, timeout }
     }
 
     /// Writes the settings to all GPUs. With `block`, waits for the outcomes; otherwise returns once the writes are queued,
@@ -51,16 +53,17 @@ impl Control {
 
     /// Sends a command and returns its answer; `None` if the controller has ended.
     async fn answer(&self, (command, mut wait): (ClientCommand, ClientWait)) -> Option<Result<(), WriteRefused>> {
-        let answered = async {
-            self.handle.command(command).await.ok()?;
-            wait.answer().await
-        };
-        let answer = tokio::time::timeout(self.timeout, answered).await;
-        answer.unwrap_or_else(|_| {
-            wait.give_up();
-            let after = Seconds::new(self.timeout.as_secs_f64());
-            Some(Err(GpuError::TimedOut { call: "a write", after }.into()))
-        })
+        let until = Instant::now() + self.timeout;
+        let after = Seconds::new(self.timeout.as_secs_f64());
+        let timed_out = || Some(Err(GpuError::TimedOut { call: "a write", after }.into()));
+        match self.handle.command(command, until, self.devices.clock()).await {
+            Ok(()) => tokio::time::timeout_at(until, wait.answer()).await.unwrap_or_else(|_| {
+                wait.give_up();
+                timed_out()
+            }),
+            Err(WriteRefused::Ending) => None,
+            Err(_) => timed_out(),
+        }
     }
 }
 

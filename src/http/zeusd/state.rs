@@ -34,7 +34,7 @@ impl Zeusd {
         timeout: Duration,
         stop: CancellationToken,
     ) -> Self {
-        let control = Control::new(handle.clone(), timeout);
+        let control = Control::new(handle.clone(), devices.clone(), timeout);
         Self { settings, devices, control, streams: Streams::default(), stop, handle, watched: Watched::default() }
     }
 
