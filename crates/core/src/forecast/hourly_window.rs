@@ -1,6 +1,6 @@
 //! Hourly values of the last 28 days, counted back from the latest value.
 
-use chrono::{DateTime, Datelike, TimeDelta, Utc, Weekday};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Issued, Slot};
 
@@ -109,10 +109,9 @@ fn hour(anchor: DateTime<Utc>, lead: i64) -> Option<Slot> {
 
 /// Returns true if the middle of the hour at a lead lies on a Saturday or Sunday (UTC).
 pub(super) fn weekend(anchor: DateTime<Utc>, lead: i64) -> bool {
-    hour(anchor, lead).is_some_and(|hour| {
-        let middle = hour.start() + TimeDelta::minutes(30);
-        matches!(middle.weekday(), Weekday::Sat | Weekday::Sun)
-    })
+    let middle_ms = anchor.timestamp_millis().saturating_add(lead.saturating_mul(HOUR_MS) + HOUR_MS / 2);
+    // 1970-01-01 was a Thursday, so days 2 and 3 were a weekend.
+    matches!(middle_ms.div_euclid(24 * HOUR_MS).rem_euclid(7), 2 | 3)
 }
 
 /// Returns the time of day of a past hour from its age, as index into the 24 hours after the anchor.
@@ -171,4 +170,21 @@ pub(super) fn closed(profile: &[Option<f64>; DAY]) -> Option<[f64; DAY]> {
         *value = if after + ago > 0.0 { (last * after + next * ago) / (after + ago) } else { next };
     }
     Some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{Datelike, Weekday};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_weekend_is_saturday_and_sunday(ms in -2_000_000_000_000_i64..4_000_000_000_000, lead in -672_i64..200) {
+            let anchor = DateTime::from_timestamp_millis(ms).expect("in range");
+            let middle = anchor + TimeDelta::hours(lead) + TimeDelta::minutes(30);
+            prop_assert_eq!(weekend(anchor, lead), matches!(middle.weekday(), Weekday::Sat | Weekday::Sun));
+        }
+    }
 }

@@ -31,36 +31,39 @@ impl Model {
         let Some(span) = Slot::new(now, until) else { return Horizon::default() };
         let model = self.unless_outdated(now);
         let offset = model.offset(expected, now);
-        let mut given = Vec::new();
-        let mut points = Vec::new();
-        // Days of the forecast beyond the end of the horizon help to fill its gaps.
-        for (slot, intensity) in expected.points().iter().filter(|(slot, _)| slot.end() > now) {
-            let Some(slot) = Slot::new(slot.start().max(now), slot.end()) else { continue };
-            let Some(forecast) = model.expect(&slot, Some(intensity.value), &offset, Forecaster::Feed, now) else {
-                continue;
-            };
-            points.push((slot, Intensity { value: forecast.intensity, origin: intensity.origin }));
-            if let Some(slot) = slot.intersection(&span) {
-                given.push(horizon_slot(slot, forecast));
-            }
-        }
-        let known = KnownValues::new(&CarbonSeries::from_points(points).0, model.history(), now, until);
-        let fill = Fill { model: &model, known: &known, offset: &offset, now, policy };
-        let mut slots = Vec::with_capacity(given.len());
-        let mut at = now;
-        for slot in given {
-            if let Some(gap) = Slot::new(at, slot.slot.start()) {
-                fill.gap(&gap, &mut slots);
-            }
-            at = slot.slot.end();
-            slots.push(slot);
-        }
-        if let Some(rest) = Slot::new(at, until) {
-            fill.gap(&rest, &mut slots);
-        }
+        let corrected = |point: &(Slot, Intensity)| {
+            let slot = Slot::new(point.0.start().max(now), point.0.end())?;
+            let forecast = model.expect(&slot, Some(point.1.value), &offset, Forecaster::Feed, now)?;
+            Some((slot, forecast, point.1.origin))
+        };
+        let points = expected.points();
+        let ahead = &points[points.partition_point(|(slot, _)| slot.end() <= now)..];
+        let (within, beyond) = ahead.split_at(ahead.partition_point(|(slot, _)| slot.start() < until));
+        let within: Vec<_> = within.iter().filter_map(corrected).collect();
+        let given =
+            within.iter().filter_map(|(slot, forecast, _)| Some(horizon_slot(slot.intersection(&span)?, *forecast)));
+        let given: Vec<HorizonSlot> = given.collect();
+        let mut slots = if is_without_gaps(&given, &span) {
+            given
+        } else {
+            // Days of the forecast beyond the end of the horizon help to fill its gaps.
+            let beyond = beyond.iter().filter_map(corrected);
+            let point =
+                |(slot, forecast, origin): (Slot, Expected, _)| (slot, Intensity { value: forecast.intensity, origin });
+            let values = within.into_iter().chain(beyond).map(point).collect();
+            let known = KnownValues::new(&CarbonSeries::from_points(values).0, model.history(), now, until);
+            Fill { model: &model, known: &known, offset: &offset, now, policy }.gaps(given, &span)
+        };
         model.correct_weekends(&mut slots);
         Horizon { slots }
     }
+}
+
+/// Returns whether contiguous slots cover the whole span.
+fn is_without_gaps(slots: &[HorizonSlot], span: &Slot) -> bool {
+    slots.first().is_some_and(|first| first.slot.start() == span.start())
+        && slots.last().is_some_and(|last| last.slot.end() == span.end())
+        && slots.windows(2).all(|pair| pair[0].slot.end() == pair[1].slot.start())
 }
 
 fn horizon_slot(slot: Slot, expected: Expected) -> HorizonSlot {
@@ -78,6 +81,23 @@ struct Fill<'a> {
 }
 
 impl Fill<'_> {
+    /// Returns the `given` slots with all gaps of the span filled.
+    fn gaps(&self, given: Vec<HorizonSlot>, span: &Slot) -> Vec<HorizonSlot> {
+        let mut slots = Vec::with_capacity(given.len());
+        let mut at = span.start();
+        for slot in given {
+            if let Some(gap) = Slot::new(at, slot.slot.start()) {
+                self.gap(&gap, &mut slots);
+            }
+            at = slot.slot.end();
+            slots.push(slot);
+        }
+        if let Some(rest) = Slot::new(at, span.end()) {
+            self.gap(&rest, &mut slots);
+        }
+        slots
+    }
+
     /// Fills a gap with slots on a fixed grid, so that slots do not shift as `now` moves. The grid passes through the
     /// end of the known slot before the gap, else through the start of the one after it, else through 1970-01-01 00:00
     /// UTC.
@@ -193,6 +213,15 @@ mod tests {
         assert_eq!(values, [(1200.0, 5.0), (1800.0, 7.0)]);
         assert_eq!(horizon.summary().to_string(), "2 slots as published");
         assert!(plan(&expected, 80, 80, &CarbonSeries::default()).slots.is_empty());
+    }
+
+    #[test]
+    fn a_short_horizon_is_the_beginning_of_a_long_one() {
+        let (expected, recent) = (hourly(0, 96, sun), hourly(-200, 0, |h| sun(h) + 20.0));
+        let long = plan(&expected, 30, 96 * 60, &recent).slots;
+        for hours in [1, 5, 60] {
+            assert_eq!(plan(&expected, 30, hours * 60, &recent).slots, long[..hours as usize], "{hours} hours");
+        }
     }
 
     #[test]
