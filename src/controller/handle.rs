@@ -116,9 +116,14 @@ impl Requests {
     }
 
     /// Returns the clients' commands that were not handled. No further ones are accepted.
-    pub(super) fn take_commands(&mut self) -> Vec<ClientCommand> {
+    pub(super) async fn take_commands(&mut self) -> Vec<ClientCommand> {
         self.commands.close();
-        std::iter::from_fn(|| self.commands.try_recv().ok()).collect()
+        let mut taken = Vec::new();
+        // Also waits for senders that have a place already.
+        while let Some(command) = self.commands.recv().await {
+            taken.push(command);
+        }
+        taken
     }
 
     /// Returns the next request, if one is waiting.

@@ -51,7 +51,7 @@ pub async fn run(
             },
         }
     }
-    controller.refuse_client_commands(requests.take_commands());
+    controller.refuse_client_commands(requests.take_commands().await);
     controller.shut_down().await
 }
 

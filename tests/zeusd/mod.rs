@@ -33,9 +33,15 @@ fn powercap(dir: &Path, package_uj: u64, dram_uj: u64) {
 
 /// Starts a daemon over these GPUs with a socket, made-up CPUs and further settings.
 async fn start(driver: &FakeDriver, state: &Path, settings: &str) -> Daemon {
+    start_with(driver, state, "", settings).await
+}
+
+/// Starts a daemon as [`start`] does, with further settings of the table `control`.
+async fn start_with(driver: &FakeDriver, state: &Path, control: &str, settings: &str) -> Daemon {
     powercap(state, 5_000_000, 1_000_000);
     let cpu = format!("[cpu]\npowercap_root = {:?}\n[discovery]\nenabled = false\n", state.join("powercap"));
-    let settings = format!("{}{cpu}{settings}", Daemon::QUICK);
+    let quick = Daemon::QUICK.replace("[control]\n", &format!("[control]\n{control}"));
+    let settings = format!("{quick}{cpu}{settings}");
     let mut command = Daemon::command_set(driver, state, &settings);
     command.arg("--socket").arg(state.join("zeusd.sock"));
     let daemon = Daemon::start(command, state).await;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use wattune::store::{AuditQuery, Store};
 
-use super::{exchange, start};
+use super::{exchange, start, start_with};
 use crate::support::{FakeDriver, LONG, eventually};
 
 const LIMIT: &str = "/gpu/set_power_limit?gpu_ids=0&block=true&power_limit_mw";
@@ -223,9 +223,13 @@ async fn a_limit_that_is_lowered_is_not_recorded_as_enforced() {
     }
     let found = records(&state.path().join("zeusd.sock")).await;
     let (lowered, enforced) = found.split_at_checked(4).unwrap_or_else(|| panic!("{found:#?}"));
-    for (limit, outcome, reason) in lowered {
-        assert_eq!((*limit, outcome.as_str()), (250.0, "not_enforced"), "{found:#?}");
-        assert!(reason.ends_with("as soon as the GPU answers and the node's cap permits it"), "{reason}");
+    let then = "is written as soon as the GPU answers and the node's cap permits it";
+    let reasons = [
+        format!("300 W was requested; 280 W, the GPU's maximum usable limit, {then}"),
+        format!("270 W was requested; it {then}"),
+    ];
+    for ((limit, outcome, reason), expected) in lowered.iter().zip(reasons.iter().cycle()) {
+        assert_eq!((*limit, outcome.as_str(), reason), (250.0, "not_enforced", expected), "{found:#?}");
     }
     assert_eq!(enforced, [(200.0, "enforced".into(), String::new()), (200.0, "enforced".into(), String::new())]);
     drop(daemon);
@@ -234,13 +238,38 @@ async fn a_limit_that_is_lowered_is_not_recorded_as_enforced() {
     let driver = FakeDriver::new(&[json!({"initial_limit_w": 280})]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(&driver, state.path(), "").await;
-    for watts in [200, 300, 300] {
+    for watts in [200, 300, 283] {
         assert_eq!(exchange(&daemon, "POST", &format!("{LIMIT}={watts}000")).await.0, 200, "{watts} W");
     }
-    let why = "300 W was requested; the GPU's maximum usable limit or the node's cap permits only 280 W".to_owned();
-    let lowered = (280.0, "not_enforced".to_owned(), why);
+    let lowered = |watts: u32| {
+        let why =
+            format!("{watts} W was requested; the GPU's maximum usable limit or the node's cap permits only 280 W");
+        (280.0, "not_enforced".to_owned(), why)
+    };
     let found = records(&state.path().join("zeusd.sock")).await;
-    assert_eq!(found, [(200.0, "enforced".into(), String::new()), lowered.clone(), lowered]);
+    assert_eq!(found, [(200.0, "enforced".into(), String::new()), lowered(300), lowered(283)]);
+}
+
+#[tokio::test]
+async fn a_write_waits_for_persistence_mode_and_a_repeated_one_is_recorded_once() {
+    let driver = FakeDriver::new(&[json!({"initial_limit_w": 280, "persistence": false})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start_with(&driver, state.path(), "enable_persistence = true\n", "[cap]\nlead_s = 0\n").await;
+    for _ in 0..2 {
+        assert_eq!(exchange(&daemon, "POST", &format!("{LIMIT}=200000")).await.0, 200);
+        assert_eq!((driver.limit_w(0), driver.limits_written(0)), (Some(200.0), vec![200.0]));
+    }
+    // The daemon's later write is not the client's.
+    let soon = crate::support::now() + chrono::TimeDelta::milliseconds(100);
+    let event = json!({"id": "a", "start": soon, "end": soon + chrono::TimeDelta::hours(1), "target_w": 150});
+    daemon.post("/v1/demand-response", &event).await.expect(201);
+    eventually("the cap's limit", LONG, async || (driver.limit_w(0) == Some(150.0)).then_some(())).await;
+    eventually("the record of the cap's limit", LONG, async || {
+        (daemon.gpu(0).await["power_limit_enforced_w"] == 150.0).then_some(())
+    })
+    .await;
+    let found = records(&state.path().join("zeusd.sock")).await;
+    assert_eq!(found, vec![(200.0, "enforced".to_owned(), String::new()); 2]);
 }
 
 #[tokio::test]
@@ -258,11 +287,12 @@ async fn writes_that_the_daemons_end_keeps_from_beginning_are_recorded() {
     assert_eq!(driver.limit_w(0), Some(300.0));
     let query = AuditQuery { after: None, limit: 1000, gpu: None, job: None, since: None };
     let page = Store::open_read_only(state.path()).await.expect("opens").audit().page(query).await.expect("read");
-    let failed = page.records.iter().filter(|(_, r)| r.who.starts_with("Zeus client") && r.reason.is_some());
+    let failed = page.records.iter().filter(|(_, r)| r.who.starts_with("Zeus client"));
     let failed: Vec<_> =
         failed.map(|(_, r)| (r.after.as_ref().and_then(|s| s.power_limit_w), r.reason.clone())).collect();
     let why = Some("the daemon ended before the write began; nothing was changed".to_owned());
-    assert_eq!(failed, [(Some(220.0), why.clone()), (Some(230.0), why)]);
+    let begun = Some("it did not become known whether the setting was written".to_owned());
+    assert_eq!(failed, [(Some(210.0), begun), (Some(220.0), why.clone()), (Some(230.0), why)]);
 }
 
 #[tokio::test]

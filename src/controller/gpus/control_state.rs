@@ -163,9 +163,9 @@ pub(super) struct Writes {
     pub(super) limit: Option<WrittenLimit>,
     pub(super) in_flight: Option<(Write, Monotonic)>,
     pub(super) finished: Vec<FinishedWrite>,
-    /// Request that the next write of a limit or of another setting carries out.
+    /// Request for which the next write is made; `None` if no caller has requested one.
     pub(super) next_request: Option<WriteRequest>,
-    /// Request that the last write carries out; `None` if the daemon writes of its own accord.
+    /// Request for which the last write was made; `None` if the daemon writes of its own accord.
     pub(super) request: Option<WriteRequest>,
     /// Settings before the last write.
     pub(super) before: Before,

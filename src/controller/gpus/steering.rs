@@ -31,6 +31,11 @@ pub(crate) fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
 }
 
 impl Gpu {
+    /// Returns whether the reported limit is what the driver made of the limit `requested`, which wattune wrote last.
+    pub(crate) fn has_rounded(&self, requested: PowerLimit, shown: PowerLimit) -> bool {
+        self.writes.limit.is_some_and(|written| written.requested.same_as(requested)) && is_rounded(requested, shown)
+    }
+
     /// Returns why wattune may not set the GPU's limit, in one sentence; `None` if it may.
     pub(crate) fn why_no_control(&self) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {

@@ -6,6 +6,7 @@ use crate::controller::cap::CapChange;
 use crate::controller::error::ControlError;
 use crate::controller::gpus::{EndedOverride, FinishedWrite, Gpu, is_rounded};
 use crate::controller::requests::Caller;
+use crate::controller::requests::audit_values::{action_of, clocks, not_permitted, persistence};
 use crate::gpu::Write;
 use crate::gpu::restore::Restored;
 use crate::store::{AuditAction, AuditLog, AuditOutcome, AuditRecord, AuditState, DAEMON};
@@ -139,31 +140,6 @@ pub fn of_restored(record: AuditRecord, id: &GpuId, outcome: &Restored, before: 
     }
 }
 
-fn clocks(min: Option<u32>, max: Option<u32>) -> AuditState {
-    AuditState { clock_min_mhz: min, clock_max_mhz: max, ..AuditState::default() }
-}
-
-fn persistence(on: bool) -> AuditState {
-    AuditState { persistence_mode: Some(on), ..AuditState::default() }
-}
-
-/// Returns the action that a write does, and the state that it requests; `None` for one that removes a lock.
-pub(super) fn action_of(write: Write) -> (AuditAction, Option<AuditState>) {
-    match write {
-        Write::PowerLimit(limit) => (AuditAction::SetPowerLimit, Some(AuditState::power_limit(limit))),
-        Write::Persistence(on) => (AuditAction::SetPersistenceMode, Some(persistence(on))),
-        Write::LockClocks(clock) => (AuditAction::LockGpuClocks, Some(clocks(None, Some(clock.megahertz())))),
-        Write::LockClockRange { min_mhz, max_mhz } => {
-            (AuditAction::LockGpuClocks, Some(clocks(Some(min_mhz), Some(max_mhz))))
-        }
-        Write::LockMemoryClocks { min_mhz, max_mhz } => {
-            (AuditAction::LockMemoryClocks, Some(clocks(Some(min_mhz), Some(max_mhz))))
-        }
-        Write::ResetClocks => (AuditAction::UnlockGpuClocks, None),
-        Write::ResetMemoryClocks => (AuditAction::UnlockMemoryClocks, None),
-    }
-}
-
 /// Returns the record of a finished write to a GPU.
 fn of_write(gpu: &Gpu, w: &FinishedWrite) -> AuditRecord {
     let (action, requested) = action_of(w.write);
@@ -215,16 +191,6 @@ fn of_write(gpu: &Gpu, w: &FinishedWrite) -> AuditRecord {
         },
         _ => record,
     }
-}
-
-/// Returns the reason why the limit of an accepted override is not written yet.
-pub(super) fn deferred(requested: PowerLimit) -> String {
-    format!("{requested} was requested; it is written as soon as the GPU answers and the node's cap permits it")
-}
-
-/// Returns the reason why the GPU has less than the limit that was requested.
-pub(super) fn not_permitted(requested: PowerLimit, permitted: PowerLimit) -> String {
-    format!("{requested} was requested; the GPU's maximum usable limit or the node's cap permits only {permitted}")
 }
 
 /// Returns the terms of a demand-response event.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::controller::gpus::{Override, OverrideEnd};
 use crate::controller::requests::Caller;
-use crate::controller::requests::audit::action_of;
+use crate::controller::requests::audit_values::action_of;
 use crate::gpu::{GpuError, Write};
 use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit};
@@ -80,6 +80,9 @@ pub enum WriteRefused {
     /// The daemon ended before the write began.
     #[error("the daemon ended before the write began; nothing was changed")]
     Ending,
+    /// The daemon ended, or the write was tried too often, before its outcome was known.
+    #[error("it did not become known whether the setting was written")]
+    Unfinished,
     /// The journal cannot be written, so nothing was changed.
     #[error("nothing is changed: {0}; the original setting could not be restored")]
     Journal(String),
@@ -90,7 +93,9 @@ impl WriteRefused {
     pub(super) const fn outcome(&self) -> AuditOutcome {
         match self {
             Self::Owned(_) | Self::OutOfRange | Self::Impossible(_) | Self::TooMany => AuditOutcome::Refused,
-            Self::Device(_) | Self::GivenUp | Self::Ending | Self::Journal(_) => AuditOutcome::Failed,
+            Self::Device(_) | Self::GivenUp | Self::Ending | Self::Unfinished | Self::Journal(_) => {
+                AuditOutcome::Failed
+            }
         }
     }
 }
@@ -103,7 +108,8 @@ pub(super) struct ClientWrite {
     pub(super) claim: Claim,
     pub(super) stage: Stage,
     pub(super) tries: u32,
-    /// The override from before the first try, which is in force again if the write fails.
+    /// The override that is put back if the write fails: the one from before the first try, or the one found at a later
+    /// try, if this client's had ended by then.
     pub(super) before: Option<Override>,
     /// True if the setting was written to the GPU; the write then has a record of its own in the audit log.
     pub(super) is_written: bool,
@@ -143,6 +149,11 @@ impl ClientWrite {
         Self { gpu, setting, claim, stage: Stage::New, tries: 0, before: None, is_written: false }
     }
 
+    /// Returns whether the write has changed something, or may have.
+    pub(super) const fn has_begun(&self) -> bool {
+        matches!(self.stage, Stage::Sent) || self.tries > 0
+    }
+
     /// Returns a record of the write as it was requested.
     pub(super) fn record(&self, at: DateTime<Utc>) -> AuditRecord {
         let (action, after) = self.setting.describe();
@@ -176,13 +187,13 @@ impl ClientCommand {
 
     /// Returns whether the client's time is over before the next write has begun.
     pub(super) fn is_given_up(&self) -> bool {
-        let is_new = self.writes.front().is_some_and(|write| matches!(write.stage, Stage::New));
-        is_new && self.given_up.load(Ordering::Relaxed)
+        self.writes.front().is_some_and(|write| !write.has_begun()) && self.given_up.load(Ordering::Relaxed)
     }
 
-    /// Returns records of the command's writes that have not begun and never will, because they are `refused`.
+    /// Returns a record for each of the command's writes that has not begun, with `refused` as the reason why it never
+    /// will.
     pub fn records_of_unsent(&self, at: DateTime<Utc>, refused: &WriteRefused) -> Vec<AuditRecord> {
-        let unsent = self.writes.iter().filter(|write| matches!(write.stage, Stage::New));
+        let unsent = self.writes.iter().filter(|write| !write.has_begun());
         unsent.map(|write| write.record(at).with_outcome(refused.outcome(), refused.to_string())).collect()
     }
 

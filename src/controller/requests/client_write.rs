@@ -7,17 +7,20 @@
 use std::path::Path;
 
 use crate::controller::Controller;
-use crate::controller::gpus::{Gpu, Override, OverrideEnd, WriteRequest, is_rounded};
+use crate::controller::gpus::{Gpu, Override, OverrideEnd, WriteRequest};
 use crate::controller::planning::ReplanReason;
-use crate::controller::requests::audit::{deferred, not_permitted};
+use crate::controller::requests::audit_values::{deferred, not_permitted};
 use crate::controller::requests::client_commands::{Claim, ClientCommand, ClientWrite, Setting, Stage, WriteRefused};
 use crate::cpu;
 use crate::gpu::{GpuError, Write};
 use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit, Process};
 
-/// Number of times that a write is tried again because an external writer changed the limit at the same time.
+/// Number of times that a write is tried again because an external writer changed the limit, or another setting was written
+/// first.
 const TRIES: u32 = 3;
+/// The driver's call that sets a power limit.
+const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
 
 impl Controller {
     /// Checks that a client may change a GPU now.
@@ -92,10 +95,19 @@ impl Controller {
         }
     }
 
-    /// Refuses the clients' writes that have not begun, because the control loop ends.
+    /// Ends the clients' commands, because the control loop ends. Writes that have not begun are refused; of those that
+    /// have, the outcome is not known.
     pub(in crate::controller) fn refuse_client_commands(&mut self, not_queued: Vec<ClientCommand>) {
+        self.gpus.observe();
         for command in self.gpus.client_commands().take_all().into_iter().chain(not_queued) {
+            if let Some(write) = command.writes.front().filter(|write| write.has_begun()) {
+                let is_writing = self.gpus.get(&write.gpu).is_some_and(Gpu::is_writing);
+                if is_writing || !write.is_written {
+                    self.audit_client_write(write, None, &Err(WriteRefused::Unfinished));
+                }
+            }
             self.audit_unsent(&command, &WriteRefused::Ending);
+            command.end(Err(WriteRefused::Ending));
         }
     }
 
@@ -154,6 +166,9 @@ impl Controller {
             Stage::Sent => self.finish_write(write),
         };
         let outcome = outcome.transpose()?;
+        if outcome.is_err() && write.has_begun() {
+            self.put_back_override(write);
+        }
         if !write.is_written {
             self.audit_client_write(write, before, &outcome);
         }
@@ -180,17 +195,30 @@ impl Controller {
         });
     }
 
-    /// Returns the limit that the GPU reports, if a client's write requests another one, and the reason.
+    /// Puts back the override from before a write that failed, if the write's own override is in force.
+    fn put_back_override(&mut self, write: &mut ClientWrite) {
+        let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return };
+        if gpu.manual.as_ref().is_some_and(|manual| manual.by == write.claim.by) {
+            gpu.manual = write.before.take().filter(|before| !has_ended(before));
+        }
+    }
+
+    /// If the GPU reports another limit than a client's write requests, returns the reported limit and the reason.
     fn limit_instead(&self, write: &ClientWrite) -> Option<(Option<PowerLimit>, String)> {
         let Setting::PowerLimit(requested) = write.setting else { return None };
         let gpu = self.gpus.get(&write.gpu)?;
         let shown = gpu.observed.reading.requested;
-        if shown.is_some_and(|shown| shown.same_as(requested) || is_rounded(requested, shown)) {
+        if shown.is_some_and(|shown| shown.same_as(requested) || gpu.has_rounded(requested, shown)) {
             return None;
         }
-        let permitted = gpu.manual.as_ref().map(|manual| manual.limit).filter(|permitted| *permitted < requested);
-        let is_lowered = permitted.zip(shown).filter(|(permitted, shown)| permitted.same_as(*shown));
-        let why = is_lowered.map_or_else(|| deferred(requested), |(permitted, _)| not_permitted(requested, permitted));
+        let manual = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
+        let why = match manual.map(|manual| manual.limit) {
+            None => "the override ended before the limit was written".into(),
+            Some(wanted) if shown.is_some_and(|shown| shown.same_as(wanted) || gpu.has_rounded(wanted, shown)) => {
+                not_permitted(requested, wanted)
+            }
+            Some(wanted) => deferred(requested, wanted),
+        };
         Some((shown, why))
     }
 
@@ -250,11 +278,13 @@ impl Controller {
             self.replan(ReplanReason::SetByHand).await;
         }
         write.stage = Stage::Sent;
+        if write.setting.power_limit().is_some() && current.same_as(limit) && !is_new {
+            return Ok(Some(()));
+        }
         if let Some(gpu) = self.gpus.get_mut(&write.gpu) {
             gpu.write_for(WriteRequest { by: write.claim.by.clone(), limit: write.setting.power_limit() });
         }
         let unsent = match write.setting {
-            Setting::PowerLimit(_) if current.same_as(limit) && !is_new => return Ok(Some(())),
             Setting::PowerLimit(_) => {
                 self.act();
                 self.gpus.get_mut(&write.gpu).and_then(|gpu| gpu.unjournalled.take())
@@ -262,9 +292,9 @@ impl Controller {
             Setting::Other(setting) => self.gpus.send_setting(&write.gpu, setting, current, now).err(),
         };
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
-        write.is_written |= gpu.has_written_for();
+        write.is_written = gpu.has_written_for();
         if let Some(why) = unsent {
-            (gpu.manual, gpu.external) = (write.before.take(), external);
+            gpu.external = external;
             return Err(WriteRefused::Journal(why));
         }
         gpu.observe();
@@ -286,21 +316,23 @@ impl Controller {
         let ours = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
         let Some(manual) = ours else {
             // An external writer was faster, or the override has ended since.
-            return Ok(if gpu.external.is_some() { try_again(write) } else { Some(()) });
+            let taken =
+                gpu.external.map(|external| GpuError::LimitChanged { call: SET_LIMIT, current: external.limit });
+            return taken.map_or(Ok(Some(())), |error| try_again(write, Err(error.into())));
         };
-        if let Some(error) = gpu.limit_error(manual.limit) {
-            gpu.manual = write.before.take().filter(|before| !has_ended(before));
+        let limit = manual.limit;
+        if let Some(error) = gpu.limit_error(limit) {
             return Err(error.into());
         }
-        let (limit, shown) = (manual.limit, gpu.observed.reading.requested);
-        match gpu.sent(Write::PowerLimit(limit)) {
-            Some(Err(GpuError::LimitChanged { .. })) => Ok(try_again(write)),
-            // Another setting was written first, or a lower limit because of the cap, which then has its record.
-            None if !shown.is_some_and(|shown| shown.same_as(limit)) => {
-                let is_written = write.is_written;
-                let ended = try_again(write);
-                write.is_written = is_written;
-                Ok(ended)
+        if let Some(Err(error @ GpuError::LimitChanged { .. })) = gpu.sent(Write::PowerLimit(limit)) {
+            return try_again(write, Err(error.into()));
+        }
+        let last = gpu.observed.last_write.as_ref().map(|last| last.write);
+        let shows_limit = gpu.observed.reading.requested.is_some_and(|shown| shown.same_as(limit));
+        match last {
+            // Another setting had to be written first.
+            Some(write_before) if !matches!(write_before, Write::PowerLimit(_)) && !shows_limit => {
+                try_again(write, Ok(()))
             }
             _ => Ok(Some(())),
         }
@@ -308,18 +340,15 @@ impl Controller {
 
     fn finish_setting(&mut self, write: &mut ClientWrite, setting: Write) -> Result<Option<()>, WriteRefused> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
-        let Some(result) = gpu.sent(setting) else { return Ok(try_again(write)) };
+        let Some(result) = gpu.sent(setting) else {
+            return try_again(write, Err(WriteRefused::Unfinished));
+        };
         // The override may have been replaced meanwhile, and then is not this client's any more.
         let is_ours = gpu.manual.as_ref().is_some_and(|manual| manual.by == write.claim.by);
         if is_ours {
             gpu.settle_client_lock(setting, result.is_ok());
         }
-        if let Err(error) = result {
-            if is_ours {
-                gpu.manual = write.before.take().filter(|before| !has_ended(before));
-            }
-            return Err(error.into());
-        }
+        result?;
         Ok(Some(()))
     }
 
@@ -331,12 +360,12 @@ impl Controller {
     }
 }
 
-/// Begins a write again, unless that was done too often.
-fn try_again(write: &mut ClientWrite) -> Option<()> {
+/// Begins a write again; if that was done too often, ends it with `outcome`.
+fn try_again(write: &mut ClientWrite, outcome: Result<(), WriteRefused>) -> Result<Option<()>, WriteRefused> {
     write.tries += 1;
     write.is_written = false;
     write.stage = Stage::New;
-    (write.tries > TRIES).then_some(())
+    if write.tries > TRIES { outcome.map(Some) } else { Ok(None) }
 }
 
 /// Returns whether the process with which an override ends has ended: it may have, while another client's write that

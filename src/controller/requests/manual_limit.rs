@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::controller::gpus::{Gpu, GpuRef, Override, OverrideEnd, WriteRequest};
 use crate::controller::planning::ReplanReason;
 use crate::controller::requests::Caller;
-use crate::controller::requests::audit::{deferred, with_error};
+use crate::controller::requests::audit::with_error;
+use crate::controller::requests::audit_values::deferred;
 use crate::controller::view::GpuView;
 use crate::controller::{ControlError, Controller};
 use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
@@ -42,12 +43,14 @@ impl Controller {
                 after: Some(AuditState::power_limit(requested)),
                 ..self.new_record(&by, AuditAction::SetPowerLimit)
             };
-            let record = match before.filter(|before| done.is_err() || before.same_as(requested)) {
-                Some(_) => record,
-                None => AuditRecord {
-                    after: before.map(AuditState::power_limit),
-                    ..record.with_outcome(AuditOutcome::NotEnforced, deferred(requested))
-                },
+            let shown = self.gpus.get(&id).and_then(|gpu| gpu.observed.reading.requested);
+            let record = if done.is_err() || shown.is_some_and(|shown| shown.same_as(requested)) {
+                record
+            } else {
+                AuditRecord {
+                    after: shown.map(AuditState::power_limit),
+                    ..record.with_outcome(AuditOutcome::NotEnforced, deferred(requested, requested))
+                }
             };
             self.audit(with_error(record, done.as_ref().map(drop)));
         }

@@ -2,6 +2,7 @@
 
 mod account;
 mod audit;
+mod audit_values;
 mod begin;
 mod caller;
 mod client_commands;

@@ -103,8 +103,10 @@ pub(super) fn of_write(refused: &WriteRefused) -> (StatusCode, String) {
         WriteRefused::OutOfRange => (StatusCode::BAD_REQUEST, format!("NVML error: {INVALID}")),
         WriteRefused::Impossible(why) => (StatusCode::BAD_REQUEST, format!("Invalid request: {why}")),
         WriteRefused::Device(error) => of_gpu(error),
-        WriteRefused::TooMany | WriteRefused::GivenUp | WriteRefused::Ending | WriteRefused::Journal(_) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, refused.to_string())
-        }
+        WriteRefused::TooMany
+        | WriteRefused::GivenUp
+        | WriteRefused::Ending
+        | WriteRefused::Unfinished
+        | WriteRefused::Journal(_) => (StatusCode::INTERNAL_SERVER_ERROR, refused.to_string()),
     }
 }

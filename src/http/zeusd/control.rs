@@ -61,8 +61,8 @@ impl Control {
                 wait.give_up();
                 timed_out()
             }),
-            Err(WriteRefused::Ending) => None,
-            Err(_) => timed_out(),
+            Err(WriteRefused::GivenUp) => timed_out(),
+            Err(refused) => Some(Err(refused)),
         }
     }
 }
