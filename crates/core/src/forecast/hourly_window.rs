@@ -109,7 +109,7 @@ fn hour(anchor: DateTime<Utc>, lead: i64) -> Option<Slot> {
 
 /// Returns true if the middle of the hour at a lead lies on a Saturday or Sunday (UTC).
 pub(super) fn weekend(anchor: DateTime<Utc>, lead: i64) -> bool {
-    let middle_ms = anchor.timestamp_millis().saturating_add(lead.saturating_mul(HOUR_MS) + HOUR_MS / 2);
+    let middle_ms = anchor.timestamp_millis().saturating_add(lead.saturating_mul(HOUR_MS)).saturating_add(HOUR_MS / 2);
     // 1970-01-01 was a Thursday, so days 2 and 3 were a weekend.
     matches!(middle_ms.div_euclid(24 * HOUR_MS).rem_euclid(7), 2 | 3)
 }

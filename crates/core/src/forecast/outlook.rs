@@ -218,9 +218,14 @@ mod tests {
     #[test]
     fn a_short_horizon_is_the_beginning_of_a_long_one() {
         let (expected, recent) = (hourly(0, 96, sun), hourly(-200, 0, |h| sun(h) + 20.0));
-        let long = plan(&expected, 30, 96 * 60, &recent).slots;
-        for hours in [1, 5, 60] {
-            assert_eq!(plan(&expected, 30, hours * 60, &recent).slots, long[..hours as usize], "{hours} hours");
+        for published in [CarbonSeries::default(), hourly(-200, 0, |h| sun(h) - 30.0)] {
+            let model = Model::fit(&published, &[], &recent, at(30), &ModelPolicy::default());
+            let to = |hours: i64| model.outlook(&expected, at(30), at(hours * 60), &HorizonPolicy::default()).slots;
+            // Only the long one has a gap, after the end of the forecast.
+            let long = to(120);
+            for hours in [1, 5, 60, 96] {
+                assert_eq!(to(hours), long[..usize::try_from(hours).expect("few")], "{hours} hours");
+            }
         }
     }
 

@@ -31,8 +31,8 @@
 //! Thompson sampling, and the cheapest is run. Draws deviate from the mean by only 0.6 of the belief's deviation,
 //! because correlated errors cost less than independent ones; by 0.85 of it for a batch size with a single run, so that
 //! one unlucky run does not decide. For a batch size whose runs, two or more, all needed the same number of epochs,
-//! draws deviate only 0.4 times as much: runs of few epochs repeat exactly, because the noise is smaller than an epoch.
-//! No draw has less than one epoch.
+//! drawn log epochs deviate only 0.4 times as much: runs of few epochs repeat exactly, because the noise is smaller than
+//! an epoch. No draw has less than one epoch.
 //!
 //! *Stopping.* Any run is stopped when it has cost more than `beta` times the expected cost of the best batch size. A
 //! run with another batch size than the best is also stopped when two conditions hold: even an optimistic estimate of
@@ -74,7 +74,8 @@ const STEP: f64 = 1.0;
 const TEMPERATURE: f64 = 0.6;
 /// Factor that draws use instead of [`TEMPERATURE`] for batch sizes with only one run.
 const ONCE: f64 = 0.85;
-/// Factor by which draws deviate less for batch sizes whose runs, two or more, all needed the same number of epochs.
+/// Factor on the deviation of drawn log epochs, in addition to [`TEMPERATURE`], for batch sizes whose runs, two or more,
+/// all needed the same number of epochs.
 const REPEATED: f64 = 0.4;
 /// Number of standard deviations by which an optimistic estimate lies below the mean.
 const OPTIMISM: f64 = 1.5;
@@ -274,12 +275,15 @@ impl JobBelief {
         self.observations.iter().filter(move |s| s.arm == arm)
     }
 
-    /// Returns true if two or more runs of an arm reached the target, all after the same number of epochs.
+    /// Returns true if two or more runs of an arm reached the target, all after the same number of epochs, and no run
+    /// missed it after as many.
     fn repeats(&self, arm: usize) -> bool {
         let mut reached = self.results(arm).filter(|s| s.reached).map(|s| s.epochs);
         let Some(first) = reached.next() else { return false };
         let mut others = reached.peekable();
-        others.peek().is_some() && others.all(|epochs| (epochs - first).abs() < 0.5)
+        others.peek().is_some()
+            && others.all(|epochs| (epochs - first).abs() < 0.5)
+            && self.results(arm).all(|s| s.reached || s.epochs < first - 0.5)
     }
 
     /// Draws the costs of all arms jointly from the belief. Returns the arm with the least cost among the tried arms
