@@ -19,8 +19,6 @@ use wattune_core::domain::{GpuId, PowerLimit, Process};
 /// Number of times that a write is tried again because an external writer changed the limit, or another setting was written
 /// first.
 const TRIES: u32 = 3;
-/// The driver's call that sets a power limit.
-const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
 
 impl Controller {
     /// Checks that a client may change a GPU now.
@@ -316,8 +314,10 @@ impl Controller {
         let ours = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
         let Some(manual) = ours else {
             // An external writer was faster, or the override has ended since.
-            let taken =
-                gpu.external.map(|external| GpuError::LimitChanged { call: SET_LIMIT, current: external.limit });
+            let taken = gpu.external.map(|external| {
+                let (call, current) = (Write::PowerLimit(external.limit).call(), external.limit);
+                GpuError::LimitChanged { call, current }
+            });
             return taken.map_or(Ok(Some(())), |error| try_again(write, Err(error.into())));
         };
         let limit = manual.limit;
