@@ -27,6 +27,19 @@ export const eventually = async (what, found, patience = 90000) => {
   }
 };
 
+/** Waits until `check` no longer throws: the page may show an answer whose body has not yet reached this process. */
+export const holds = async (check, patience = 30000) => {
+  const end = Date.now() + patience;
+  for (;;) {
+    try {
+      return await check();
+    } catch (error) {
+      if (Date.now() > end) throw error;
+    }
+    await sleep(100);
+  }
+};
+
 /** A running `wattune`, with all that it said. */
 export class Daemon {
   constructor(child) {
