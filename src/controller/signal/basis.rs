@@ -10,8 +10,12 @@ use wattune_core::forecast::{Basis, HorizonPolicy, Model};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Time between two updates of the basis.
+/// Time between two looks at which slots have begun.
 const UPDATE_PERIOD: Seconds = Seconds::new(5.0);
+
+/// Time for which a basis is kept within its slot: values age so slowly that computing the basis anew more often changes
+/// nothing.
+const KEPT: Seconds = Seconds::new(60.0);
 
 /// Basis of the current carbon intensity: a `source` (corrected for the source's recent errors), the `local`
 /// forecaster, the profile of earlier days (`daily_shape`) or the configured `constant`.
@@ -50,12 +54,21 @@ pub(crate) struct SignalBasis {
     pub(super) slot: Slot,
     pub(crate) since: DateTime<Utc>,
     looked_at: Option<Monotonic>,
+    computed_at: Option<Monotonic>,
 }
 
 impl SignalBasis {
     pub(crate) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
         let slot = Slot::new(now, now + UPDATE_PERIOD.to_delta()).expect("UPDATE_PERIOD is more than nothing");
-        Self { level: BasisLevel::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
+        Self {
+            level: BasisLevel::Constant,
+            source: None,
+            value: fallback,
+            slot,
+            since: now,
+            looked_at: None,
+            computed_at: None,
+        }
     }
 
     /// Returns the intensity at `now` and its basis.
@@ -83,7 +96,15 @@ impl SignalBasis {
             _ => BasisLevel::Source,
         };
         let source = state.source().map(|s| s.source);
-        Self { level, source, value: present.intensity, slot: present.slot, since: now, looked_at: None }
+        Self {
+            level,
+            source,
+            value: present.intensity,
+            slot: present.slot,
+            since: now,
+            looked_at: None,
+            computed_at: None,
+        }
     }
 
     /// Returns whether an update of the basis is due.
@@ -93,7 +114,13 @@ impl SignalBasis {
 
     /// Makes an update of the basis due at once.
     pub(super) fn expire(&mut self) {
-        self.looked_at = None;
+        (self.looked_at, self.computed_at) = (None, None);
+    }
+
+    /// Records a look at the basis. Returns whether the basis must be computed anew: its slot is over, or it is old.
+    pub(super) fn look(&mut self, now: Now) -> bool {
+        self.looked_at = Some(now.monotonic);
+        !self.slot.contains(now.utc) || self.computed_at.is_none_or(|at| now.monotonic.since(at) >= KEPT)
     }
 
     /// Replaces the basis. Returns whether the new basis has another level or another source than the old one.
@@ -104,7 +131,7 @@ impl SignalBasis {
             let (from, to, source) = (self.level.as_str(), basis.level.as_str(), basis.source);
             tracing::info!(from, to, source, "the current carbon intensity comes from another kind of source");
         }
-        *self = Self { since, looked_at: Some(now.monotonic), ..basis };
+        *self = Self { since, looked_at: Some(now.monotonic), computed_at: Some(now.monotonic), ..basis };
         changed
     }
 }

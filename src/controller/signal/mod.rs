@@ -151,10 +151,14 @@ impl Signal {
                 update.faults.push(error);
             }
         }
-        let basis = SignalBasis::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
-        if self.basis.replace(basis, now) {
-            update.replan.get_or_insert(ReplanReason::AnotherBasis);
+        if self.basis.look(now) {
+            let forecast = self.forecast.as_deref();
+            let basis = SignalBasis::of(&self.model, forecast, &self.feed.borrow(), self.fallback, now.utc);
+            if self.basis.replace(basis, now) {
+                update.replan.get_or_insert(ReplanReason::AnotherBasis);
+            }
         }
+        let basis = self.basis;
         if matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape)
             && self.accounting_series.series().at(now.utc).is_none()
             && let Some((leading, point)) = self.accounting_series.fill(basis.slot, basis.value)

@@ -89,6 +89,19 @@ async fn an_answer_is_news_once() {
 }
 
 #[tokio::test]
+async fn the_basis_follows_the_forecast_into_its_next_slot() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let mut forecast = Arc::unwrap_or_clone(said(400.0, CarbonSeries::default()));
+    forecast.expected.overwrite(&hours(1, 24, 200.0, Origin::Forecast));
+    let (_publish, mut signal) = owner(feed(&Arc::new(forecast)));
+    for (second, value) in [(0, 400.0), (3594, 400.0), (3599, 400.0), (3600, 400.0), (3604, 200.0), (3609, 200.0)] {
+        signal.update(&store, now(second)).await;
+        assert_eq!(signal.basis().value, GramsPerKwh::new(value), "{second} s");
+    }
+}
+
+#[tokio::test]
 async fn what_is_taken_back_is_reported_and_what_is_final_is_said_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
