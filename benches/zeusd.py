@@ -41,7 +41,8 @@ class Server:
         self.name = name
         driver = folder / name
         driver.mkdir()
-        gpu = {"initial_limit_w": 280, "demand_w": 250, "update_ms": 0}
+        # Power that varies: streams send only changes.
+        gpu = {"initial_limit_w": 280, "demand_w": 250, "noise": 0.02, "update_ms": 0}
         (driver / "boards.json").write_text(json.dumps({"boards": [gpu, gpu]}))
         libraries = driver / "lib"
         libraries.mkdir()
@@ -76,8 +77,15 @@ class Server:
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def used(self, seconds):
+        """CPU time over so many seconds, in percent of a core."""
+        before, begun = self.cpu_s(), time.monotonic()
+        time.sleep(seconds)
+        return 100 * (self.cpu_s() - before) / (time.monotonic() - begun)
+
     def streams(self, seconds):
-        """CPU time, in percent of a core, while subscribers receive the power of all GPUs; and events of one of them."""
+        """CPU time, in percent of a core: idle, and more than idle while subscribers receive the power of all GPUs. And
+        events per second of one of them."""
         ends, counts = threading.Event(), []
 
         def listen():
@@ -92,19 +100,18 @@ class Server:
                         pass
                 counts.append(count)
 
+        idle = self.used(seconds)
         listeners = [threading.Thread(target=listen) for _ in range(SUBSCRIBERS)]
         for listener in listeners:
             listener.start()
         time.sleep(1)
-        before, begun = self.cpu_s(), time.monotonic()
-        time.sleep(seconds)
-        used = 100 * (self.cpu_s() - before) / (time.monotonic() - begun)
+        used = self.used(seconds)
         ends.set()
         for listener in listeners:
             listener.join()
         if min(counts) == 0:
             sys.exit(f"{self.name}: a subscriber received nothing")
-        return used, statistics.median(counts) / (seconds + 1)
+        return idle, used - idle, statistics.median(counts) / (seconds + 1)
 
 
 def main(wattune, library, zeusd, seconds=5, rounds=5):
@@ -139,8 +146,8 @@ def main(wattune, library, zeusd, seconds=5, rounds=5):
                 for server in servers:
                     found[server.name].append(server.streams(seconds))
             for name, rows in found.items():
-                used, events = (statistics.median(column) for column in zip(*rows))
-                print(f"{SUBSCRIBERS} streams: {name} {used:.1f} % of a core, {events:.1f} events/s each")
+                idle, more, events = (statistics.median(column) for column in zip(*rows))
+                print(f"{SUBSCRIBERS} streams: {name} {more:.1f} % of a core above {idle:.1f} % idle, {events:.1f} events/s each")
         finally:
             for server in servers:
                 server.process.terminate()

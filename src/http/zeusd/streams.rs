@@ -5,13 +5,14 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{BoxStream, pending, select_all};
+use futures_util::stream::select_all;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::cpus::{Power, PowerMeter};
@@ -20,7 +21,7 @@ use crate::cpu::watch::CpuHandle;
 use crate::gpu::thread::GpuHandle;
 use wattune_core::units::Seconds;
 
-/// The interval of comments in a stream that has nothing to send, so that a client can notice that it should stop.
+/// The interval of comments in a stream, so that a client without events can notice that it should stop.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Streamed device.
@@ -30,8 +31,8 @@ enum Device {
     Cpu(u32),
 }
 
-/// Newest event of a device; `None` before the first one.
-type Newest = Option<Arc<str>>;
+/// Newest event of a device as sent to all its subscribers; `None` before the first one.
+type Newest = Option<Bytes>;
 
 /// Devices whose power is read at present. Clones share them.
 #[derive(Clone, Default)]
@@ -64,7 +65,7 @@ struct Publisher {
 impl Publisher {
     fn publish(&self, event: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(event) {
-            self.sender.send_replace(Some(text.into()));
+            self.sender.send_replace(Some(format!("data: {text}\n\n").into()));
         }
     }
 
@@ -166,29 +167,34 @@ async fn read_cpu(cpu: CpuHandle, cpu_id: u32, period: Duration, publisher: Publ
     }
 }
 
-fn interval(period: Duration) -> tokio::time::Interval {
+fn interval(period: Duration) -> Interval {
     let mut timer = tokio::time::interval(period);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     timer
 }
 
+/// Returns the events of devices, and comments in between, until `stop`.
 fn respond(devices: Vec<watch::Receiver<Newest>>, stop: CancellationToken) -> Response {
-    let events: BoxStream<'static, Arc<str>> = match devices.is_empty() {
-        true => pending().boxed(),
-        false => select_all(devices.into_iter().map(|device| stream::unfold(device, next).boxed())).boxed(),
-    };
-    let events = events.take_until(stop.cancelled_owned());
-    let events = events.map(|text| Ok::<_, Infallible>(Event::default().data(text)));
-    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+    let events = devices.into_iter().map(|device| stream::unfold(device, next_event).boxed());
+    let comments = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    let comments = stream::unfold(comments, next_comment).boxed();
+    let sent = select_all(events.chain([comments])).take_until(stop.cancelled_owned());
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
+    (headers, Body::from_stream(sent.map(Ok::<_, Infallible>))).into_response()
 }
 
 /// Returns the next event; a slow reader gets only the newest one.
-async fn next(mut device: watch::Receiver<Newest>) -> Option<(Arc<str>, watch::Receiver<Newest>)> {
+async fn next_event(mut device: watch::Receiver<Newest>) -> Option<(Bytes, watch::Receiver<Newest>)> {
     loop {
         device.changed().await.ok()?;
         let newest = device.borrow_and_update().clone();
-        if let Some(text) = newest {
-            return Some((text, device));
+        if let Some(event) = newest {
+            return Some((event, device));
         }
     }
+}
+
+async fn next_comment(mut timer: Interval) -> Option<(Bytes, Interval)> {
+    timer.tick().await;
+    Some((Bytes::from_static(b":\n\n"), timer))
 }
