@@ -295,6 +295,10 @@ impl Controller {
             gpu.external = external;
             return Err(WriteRefused::Journal(why));
         }
+        if write.setting.power_limit().is_some() && !write.is_written && gpu.is_writing() {
+            // Another setting, such as persistence mode, has to be written first.
+            return try_again(write, Ok(()));
+        }
         gpu.observe();
         if gpu.is_writing() {
             return Ok(None);
@@ -327,15 +331,7 @@ impl Controller {
         if let Some(Err(error @ GpuError::LimitChanged { .. })) = gpu.sent(Write::PowerLimit(limit)) {
             return try_again(write, Err(error.into()));
         }
-        let last = gpu.observed.last_write.as_ref().map(|last| last.write);
-        let shows_limit = gpu.observed.reading.requested.is_some_and(|shown| shown.same_as(limit));
-        match last {
-            // Another setting had to be written first.
-            Some(write_before) if !matches!(write_before, Write::PowerLimit(_)) && !shows_limit => {
-                try_again(write, Ok(()))
-            }
-            _ => Ok(Some(())),
-        }
+        Ok(Some(()))
     }
 
     fn finish_setting(&mut self, write: &mut ClientWrite, setting: Write) -> Result<Option<()>, WriteRefused> {
