@@ -56,8 +56,8 @@ pub use handle::{Busy, Handle, Requests};
 pub use jobs::{BeginReason, Phase, ProgressReport, Wanted};
 pub use planning::ReplanReason;
 pub use requests::{
-    Caller, Claim, Client, ClientCommand, ClientWait, NewJob, NewOffers, NewStart, Setting, StartBound, StartBy,
-    WhenRequest, WriteRefused, of_restored,
+    Caller, Client, ClientCommand, ClientWait, NewJob, NewOffers, NewStart, OverrideRequest, Setting, StartBound,
+    StartBy, WhenRequest, WriteRefused, of_restored,
 };
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};

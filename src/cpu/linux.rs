@@ -150,8 +150,8 @@ impl Node for LinuxNode {
         found
     }
 
-    fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
-        match claim {
+    fn resolve(&self, selector: &ProcessSelector) -> Result<Processes, InvalidJob> {
+        match selector {
             ProcessSelector::Pids(pids) => usage::find(&self.proc, pids).map(Processes::Pids),
             ProcessSelector::Cgroup(path) => {
                 usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone()))

@@ -179,7 +179,7 @@ pub trait Node: Send {
     fn usage(&mut self) -> Usage;
 
     /// Checks that the processes or the control group that a job named exist, and returns them.
-    fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
+    fn resolve(&self, selector: &ProcessSelector) -> Result<Processes, InvalidJob>;
 
     /// Checks that processes are those of a user. A node whose processes have no users accepts all.
     ///

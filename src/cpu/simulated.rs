@@ -113,9 +113,9 @@ impl Node for SimulatedNode {
         }
     }
 
-    fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
-        let ProcessSelector::Pids(pids) = claim else {
-            let (field, what) = match claim {
+    fn resolve(&self, selector: &ProcessSelector) -> Result<Processes, InvalidJob> {
+        let ProcessSelector::Pids(pids) = selector else {
+            let (field, what) = match selector {
                 ProcessSelector::Cgroup(_) => ("cgroup", "control groups"),
                 _ => ("slurm_job_id", "Slurm"),
             };

@@ -276,7 +276,7 @@ fn processes_of_a_slurm_job_are_found_as_they_start() {
 fn invalid_processes_and_groups_are_refused_with_a_hint() {
     let machine = Machine::new();
     let handle = machine.handle();
-    let refused = |claim: ProcessSelector| handle.resolve(&claim).expect_err("refused").to_string();
+    let refused = |selector: ProcessSelector| handle.resolve(&selector).expect_err("refused").to_string();
     let group = |path: &str| ProcessSelector::Cgroup(CgroupPath::new(path).expect("right"));
     let reported = refused(ProcessSelector::Pids(vec![4242]));
     assert!(reported.starts_with("pids: names 4242, but there is no such process"), "{reported}");

@@ -153,8 +153,8 @@ impl CpuHandle {
 
     /// Returns the processes or the control group that a job named, after a check that they exist. Blocks: not for
     /// async tasks.
-    pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
-        lock(&self.worker).node.resolve(claim)
+    pub fn resolve(&self, selector: &ProcessSelector) -> Result<Processes, InvalidJob> {
+        lock(&self.worker).node.resolve(selector)
     }
 
     /// Checks that processes are those of a user, as [`Node::check_user`]. Blocks: not for async tasks.

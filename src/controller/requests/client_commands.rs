@@ -20,7 +20,7 @@ const MOST_WAITING: usize = 256;
 
 /// Identity and rights of a client that writes, and the end of the override that its write makes.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub struct OverrideRequest {
     /// Client that writes.
     pub by: Caller,
     /// End of the override.
@@ -105,7 +105,7 @@ impl WriteRefused {
 pub(super) struct ClientWrite {
     pub(super) gpu: GpuId,
     pub(super) setting: Setting,
-    pub(super) claim: Claim,
+    pub(super) request: OverrideRequest,
     pub(super) stage: Stage,
     pub(super) tries: u32,
     /// The override that is put back if the write fails: the one from before the first try, or the one found at a later
@@ -145,8 +145,8 @@ pub struct ClientWait {
 
 impl ClientWrite {
     /// Returns a write that has not begun.
-    fn new(gpu: GpuId, setting: Setting, claim: Claim) -> Self {
-        Self { gpu, setting, claim, stage: Stage::New, tries: 0, before: None, is_written: false }
+    fn new(gpu: GpuId, setting: Setting, request: OverrideRequest) -> Self {
+        Self { gpu, setting, request, stage: Stage::New, tries: 0, before: None, is_written: false }
     }
 
     /// Returns whether the write has changed something, or may have.
@@ -157,7 +157,7 @@ impl ClientWrite {
     /// Returns a record of the write as it was requested.
     pub(super) fn record(&self, at: DateTime<Utc>) -> AuditRecord {
         let (action, after) = self.setting.describe();
-        let record = AuditRecord::new(at, self.claim.by.to_string(), action);
+        let record = AuditRecord::new(at, self.request.by.to_string(), action);
         AuditRecord { gpu: Some(self.gpu.to_string()), after, ..record }
     }
 }
@@ -165,10 +165,10 @@ impl ClientWrite {
 impl ClientCommand {
     /// Returns a command, and the end at which its client waits: for the outcome, or if not `is_awaited`, for the news that
     /// the command is queued.
-    pub fn new(gpu: &GpuId, settings: &[Setting], claim: &Claim, is_awaited: bool) -> (Self, ClientWait) {
+    pub fn new(gpu: &GpuId, settings: &[Setting], request: &OverrideRequest, is_awaited: bool) -> (Self, ClientWait) {
         let (reply, outcome) = oneshot::channel();
         let given_up = Arc::<AtomicBool>::default();
-        let write = |setting: &Setting| ClientWrite::new(gpu.clone(), *setting, claim.clone());
+        let write = |setting: &Setting| ClientWrite::new(gpu.clone(), *setting, request.clone());
         let command = Self {
             gpu: gpu.clone(),
             writes: settings.iter().map(write).collect(),

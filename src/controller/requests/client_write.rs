@@ -10,7 +10,9 @@ use crate::controller::Controller;
 use crate::controller::gpus::{Gpu, Override, OverrideEnd, WriteRequest};
 use crate::controller::planning::ReplanReason;
 use crate::controller::requests::audit_values::{deferred, not_permitted};
-use crate::controller::requests::client_commands::{Claim, ClientCommand, ClientWrite, Setting, Stage, WriteRefused};
+use crate::controller::requests::client_commands::{
+    ClientCommand, ClientWrite, OverrideRequest, Setting, Stage, WriteRefused,
+};
 use crate::cpu;
 use crate::gpu::{GpuError, Write};
 use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
@@ -24,14 +26,14 @@ impl Controller {
     /// Checks that a client may change a GPU now.
     ///
     /// # Errors
-    /// In observe mode; or if a job or a manual override of the daemon's own API controls the GPU, unless the claim
-    /// goes before these.
-    fn check_claim(&self, id: &GpuId, claim: &Claim) -> Result<(), WriteRefused> {
+    /// In observe mode; or if a job or a manual override of the daemon's own API controls the GPU, unless the request
+    /// takes precedence over both.
+    fn check_request(&self, id: &GpuId, request: &OverrideRequest) -> Result<(), WriteRefused> {
         if self.settings.observe {
             let why = "this daemon observes only (observe = true, or --observe); it changes nothing";
             return Err(WriteRefused::Owned(why.into()));
         }
-        let Some(gpu) = self.gpus.get(id).filter(|_| !claim.over_jobs) else { return Ok(()) };
+        let Some(gpu) = self.gpus.get(id).filter(|_| !request.over_jobs) else { return Ok(()) };
         let index = gpu.handle.identity().index;
         if let Some(owner) = &gpu.owner {
             let name = self.jobs.get(owner).map(|job| format!(" ({})", job.spec.name)).unwrap_or_default();
@@ -82,7 +84,7 @@ impl Controller {
 
     fn check_unawaited(&self, command: &ClientCommand) -> Result<(), WriteRefused> {
         match command.writes.front().filter(|_| !command.is_awaited()) {
-            Some(write) => self.check_claim(&write.gpu, &write.claim),
+            Some(write) => self.check_request(&write.gpu, &write.request),
             None => Ok(()),
         }
     }
@@ -196,7 +198,7 @@ impl Controller {
     /// Puts back the override from before a write that failed, if the write's own override is in force.
     fn put_back_override(&mut self, write: &mut ClientWrite) {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return };
-        if gpu.manual.as_ref().is_some_and(|manual| manual.by == write.claim.by) {
+        if gpu.manual.as_ref().is_some_and(|manual| manual.by == write.request.by) {
             gpu.manual = write.before.take().filter(|before| !has_ended(before));
         }
     }
@@ -209,7 +211,7 @@ impl Controller {
         if shown.is_some_and(|shown| shown.same_as(requested) || gpu.has_rounded(requested, shown)) {
             return None;
         }
-        let manual = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
+        let manual = gpu.manual.as_ref().filter(|manual| manual.by == write.request.by);
         let why = match manual.map(|manual| manual.limit) {
             None => "the override ended before the limit was written".into(),
             Some(wanted) if shown.is_some_and(|shown| shown.same_as(wanted) || gpu.has_rounded(wanted, shown)) => {
@@ -240,8 +242,8 @@ impl Controller {
     }
 
     async fn begin_write(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
-        self.check_claim(&write.gpu, &write.claim)?;
-        refuse_ended_client(&write.claim)?;
+        self.check_request(&write.gpu, &write.request)?;
+        refuse_ended_client(&write.request)?;
         let (now, ceiling) = (self.now(), self.gpus.ceiling(&write.gpu));
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         if let Some((error, _)) = &gpu.observed.fault {
@@ -250,7 +252,7 @@ impl Controller {
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
         let present = gpu.manual.clone();
-        if write.tries == 0 || present.as_ref().is_none_or(|manual| manual.by != write.claim.by) {
+        if write.tries == 0 || present.as_ref().is_none_or(|manual| manual.by != write.request.by) {
             write.before.clone_from(&present);
         }
         let held = present.as_ref().filter(|manual| manual.by.is_zeus());
@@ -260,9 +262,9 @@ impl Controller {
         };
         let manual = Override {
             limit,
-            end: write.claim.end,
-            by: write.claim.by.clone(),
-            yields_to_jobs: !write.claim.over_jobs,
+            end: write.request.end,
+            by: write.request.by.clone(),
+            yields_to_jobs: !write.request.over_jobs,
             locks_clocks: held.is_some_and(|manual| manual.locks_clocks),
             locks_memory: held.is_some_and(|manual| manual.locks_memory),
         };
@@ -271,7 +273,7 @@ impl Controller {
             || external.is_some();
         gpu.replace_override(manual);
         if is_new {
-            tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %write.claim.by,
+            tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %write.request.by,
                 "GPU {}: override of {limit}", write.gpu);
             self.replan(ReplanReason::SetByHand).await;
         }
@@ -280,7 +282,7 @@ impl Controller {
             return Ok(Some(()));
         }
         if let Some(gpu) = self.gpus.get_mut(&write.gpu) {
-            gpu.write_for(WriteRequest { by: write.claim.by.clone(), limit: write.setting.power_limit() });
+            gpu.write_for(WriteRequest { by: write.request.by.clone(), limit: write.setting.power_limit() });
         }
         let unsent = match write.setting {
             Setting::PowerLimit(_) => {
@@ -315,7 +317,7 @@ impl Controller {
 
     fn finish_limit(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
-        let ours = gpu.manual.as_ref().filter(|manual| manual.by == write.claim.by);
+        let ours = gpu.manual.as_ref().filter(|manual| manual.by == write.request.by);
         let Some(manual) = ours else {
             // An external writer was faster, or the override has ended since.
             let taken = gpu.external.map(|external| {
@@ -340,7 +342,7 @@ impl Controller {
             return try_again(write, Err(WriteRefused::Unfinished));
         };
         // The override may have been replaced meanwhile, and then is not this client's any more.
-        let is_ours = gpu.manual.as_ref().is_some_and(|manual| manual.by == write.claim.by);
+        let is_ours = gpu.manual.as_ref().is_some_and(|manual| manual.by == write.request.by);
         if is_ours {
             gpu.settle_client_lock(setting, result.is_ok());
         }
@@ -372,8 +374,8 @@ fn has_ended(held: &Override) -> bool {
 }
 
 /// Refuses the write of a process that has ended: its override would end at once.
-fn refuse_ended_client(claim: &Claim) -> Result<(), WriteRefused> {
-    match (claim.end, claim.by.zeus_process()) {
+fn refuse_ended_client(request: &OverrideRequest) -> Result<(), WriteRefused> {
+    match (request.end, request.by.zeus_process()) {
         (OverrideEnd::WithProcess, Some(process)) if !cpu::is_running(Path::new("/proc"), process) => {
             Err(WriteRefused::Owned(format!("the client, process {}, has ended", process.pid)))
         }

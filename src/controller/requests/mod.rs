@@ -21,6 +21,6 @@ mod when;
 pub use audit::of_restored;
 pub use caller::{Caller, Client};
 pub(in crate::controller) use client_commands::ClientCommands;
-pub use client_commands::{Claim, ClientCommand, ClientWait, Setting, WriteRefused};
+pub use client_commands::{ClientCommand, ClientWait, OverrideRequest, Setting, WriteRefused};
 pub use register::{NewJob, NewOffers, NewStart, StartBy};
 pub use when::{StartBound, WhenRequest};

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::answer::{Refusal, of_write};
-use crate::controller::{Claim, ClientCommand, ClientWait, Devices, Handle, Setting, WriteRefused};
+use crate::controller::{ClientCommand, ClientWait, Devices, Handle, OverrideRequest, Setting, WriteRefused};
 use crate::gpu::GpuError;
 use crate::gpu::thread::GpuHandle;
 use wattune_core::units::Seconds;
@@ -34,10 +34,10 @@ impl Control {
         &self,
         gpus: Vec<GpuHandle>,
         settings: &[Setting],
-        claim: Claim,
+        request: OverrideRequest,
         block: bool,
     ) -> Result<(), Refusal> {
-        let command = |gpu: &GpuHandle| ClientCommand::new(&gpu.identity().id, settings, &claim, block);
+        let command = |gpu: &GpuHandle| ClientCommand::new(&gpu.identity().id, settings, &request, block);
         let outcomes = join_all(gpus.iter().map(|gpu| self.answer(command(gpu))));
         let mut failed = BTreeMap::new();
         for (gpu, outcome) in gpus.iter().zip(outcomes.await) {

@@ -33,7 +33,7 @@ use super::access::{Access, Asker, Claims};
 use super::error::Problem;
 use super::guard::check_listener;
 use super::shared::Shared;
-use crate::controller::{Claim, Setting};
+use crate::controller::Setting;
 use crate::gpu::Write;
 use crate::gpu::thread::GpuHandle;
 use wattune_core::domain::PowerLimit;
@@ -229,8 +229,7 @@ impl Zeusd {
             return Err(Refusal::NoSuchGpu(*unknown));
         }
         let gpus = gpus.into_iter().filter(|gpu| is_asked(gpu, Some(&asked))).collect();
-        let claim: Claim = self.claim(asker);
-        self.control.write(gpus, settings, claim, query.flag("block")).await
+        self.control.write(gpus, settings, self.override_request(asker), query.flag("block")).await
     }
 
     /// Returns the GPUs that a reading is about: those that the query names, or all.

@@ -9,7 +9,7 @@ use super::clients::Watched;
 use super::control::Control;
 use super::settings::ZeusSettings;
 use super::streams::Streams;
-use crate::controller::{Caller, Claim, Devices, Handle, OverrideEnd};
+use crate::controller::{Caller, Devices, Handle, OverrideEnd, OverrideRequest};
 use crate::http::access::Asker;
 
 /// State of Zeus's protocol. Clones share it.
@@ -45,7 +45,7 @@ impl Zeusd {
 
     /// Returns the identity and rights of a client for a write. Also begins to watch the client's process, whose end
     /// ends the client's override.
-    pub(super) fn claim(&self, asker: &Asker) -> Claim {
+    pub(super) fn override_request(&self, asker: &Asker) -> OverrideRequest {
         let end = match asker.process {
             Some(_) if self.settings.keep_after_exit => OverrideEnd::Kept,
             Some(process) => {
@@ -54,7 +54,7 @@ impl Zeusd {
             }
             None => OverrideEnd::Unused { after: self.settings.unused_s, since: None },
         };
-        Claim { by: Caller::Zeus(asker.client()), end, over_jobs: self.settings.over_jobs }
+        OverrideRequest { by: Caller::Zeus(asker.client()), end, over_jobs: self.settings.over_jobs }
     }
 
     /// Returns the period of a number of readings per second.
