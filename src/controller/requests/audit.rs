@@ -52,6 +52,7 @@ impl Controller {
     /// Records the writes to GPUs that finished since the last call, in the audit log and the last of each GPU in the
     /// ledger, and the overrides that ended.
     pub(in crate::controller) fn record_writes(&mut self) {
+        let mut records = Vec::new();
         for (id, writes) in self.gpus.take_finished_writes() {
             let limit = writes.iter().rev().find_map(|w| match w.write {
                 Write::PowerLimit(limit) => Some((w, limit)),
@@ -66,9 +67,14 @@ impl Controller {
             let Some(gpu) = self.gpus.get_mut(&id) else { continue };
             for write in &writes {
                 if !gpu.is_known_failure(write) {
-                    self.store.audit().record(of_write(gpu, write));
+                    records.push(of_write(gpu, write));
                 }
             }
+        }
+        // Of all GPUs together the oldest first.
+        records.sort_by_key(|record| record.at);
+        for record in records {
+            self.store.audit().record(record);
         }
         for (id, EndedOverride { manual, why }) in self.gpus.take_ended_overrides() {
             self.store.audit().record(AuditRecord {

@@ -90,8 +90,9 @@ impl Controller {
     }
 
     fn audit_unsent(&mut self, command: &ClientCommand, refused: &WriteRefused) {
+        let before = self.gpus.get(&command.gpu).and_then(|gpu| gpu.observed.reading.requested);
         for record in command.records_of_unsent(self.now().utc, refused) {
-            self.audit(record);
+            self.audit(with_limit_before(record, before));
         }
     }
 
@@ -182,9 +183,7 @@ impl Controller {
         before: Option<PowerLimit>,
         outcome: &Result<(), WriteRefused>,
     ) {
-        let record = write.record(self.now().utc);
-        let is_limit = record.action == AuditAction::SetPowerLimit;
-        let record = AuditRecord { before: before.filter(|_| is_limit).map(AuditState::power_limit), ..record };
+        let record = with_limit_before(write.record(self.now().utc), before);
         self.audit(match (outcome, self.limit_instead(write)) {
             (Err(refused), _) => record.with_outcome(refused.outcome(), refused.to_string()),
             (Ok(()), Some((shown, why))) => AuditRecord {
@@ -356,6 +355,12 @@ impl Controller {
             self.plan().await;
         }
     }
+}
+
+/// Adds the GPU's limit from before the action to the record of a write of a limit.
+fn with_limit_before(record: AuditRecord, before: Option<PowerLimit>) -> AuditRecord {
+    let before = before.filter(|_| record.action == AuditAction::SetPowerLimit);
+    AuditRecord { before: before.map(AuditState::power_limit), ..record }
 }
 
 /// Begins a write again; if that was done too often, ends it with `outcome`.
