@@ -172,17 +172,19 @@ fn inspect(args: InspectArgs) -> anyhow::Result<Exit> {
         Ok(found) => {
             let Claims { sub, scopes, exp } = found.claims;
             let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
-            let expires = exp.map(|at| {
-                let at = i64::try_from(at).ok().and_then(|at| DateTime::from_timestamp(at, 0));
-                at.map_or("after the year 9999".into(), |at| at.format("%FT%TZ").to_string())
-            });
+            let expiry = exp.map(|at| i64::try_from(at).ok().and_then(|at| DateTime::from_timestamp(at, 0)));
+            let expires =
+                expiry.map(|at| at.map_or("after the year 9999".into(), |at| at.format("%FT%TZ").to_string()));
+            let is_past = expiry.flatten().is_some_and(|at| at <= SystemClock::start().utc());
+            let accepted =
+                if is_past { "expired, and still accepted for up to a minute, as clocks may differ" } else { "valid" };
             let text = format!(
                 "user     {sub}\nscopes   {}\nexpires  {}\nkey      {}\nid       {}\nstate    {}\n",
                 scopes.join(", "),
                 expires.unwrap_or_else(|| "never".into()),
                 found.key.display(),
                 found.id.as_deref().unwrap_or("none"),
-                found.refused.as_ref().map_or_else(|| "valid".into(), state)
+                found.refused.as_ref().map_or_else(|| accepted.into(), state)
             );
             (text, if found.refused.is_some() { Exit::Failed } else { Exit::Done })
         }

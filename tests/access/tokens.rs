@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -36,6 +37,12 @@ async fn the_commands_issue_inspect_and_send_tokens() {
     assert_eq!((forged.code, forged.out.starts_with("state    invalid: ")), (Some(1), true), "{forged:?}");
     let never = Ended::of(wattune(&issue).args(["--expires", "never"]));
     assert!(Ended::of(wattune(&inspect).arg(never.done().trim())).done().contains("expires  never\n"));
+    // Clocks may differ by a minute.
+    let short = Ended::of(wattune(&issue).args(["--expires", "1s"])).done().trim().to_owned();
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    assert_eq!(send(&daemon, "GET", "/auth/whoami", None, &format!("Bearer {short}")).await.0, 200);
+    let shown = Ended::of(wattune(&inspect).arg(&short));
+    assert!(shown.done().contains("state    expired, and still accepted for up to a minute"), "{}", shown.out);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
     let open = Ended::of(wattune(&issue).args(["--expires", "1h"]));
     assert!(open.failed(1).contains("can be read by other users"), "{}", open.err);
