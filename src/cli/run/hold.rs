@@ -132,8 +132,13 @@ pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
 
 /// Formats a time in the local time zone, with its offset from UTC, which distinguishes the two equal hours of a night
 /// in which clocks are set back.
-pub(super) fn local(at: DateTime<Utc>) -> String {
+fn local(at: DateTime<Utc>) -> String {
     at.with_timezone(&Local).format("%a %H:%M %:z").to_string()
+}
+
+/// Formats a time that may be years away in the local time zone.
+pub(super) fn local_with_date(at: DateTime<Utc>) -> String {
+    at.with_timezone(&Local).format("%F %H:%M %:z").to_string()
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(super) use self::environment::VARIABLES;
 use self::environment::{PROGRESS_SOCKET, say, say_lines};
 use self::folder::RunFolder;
 use self::gpus::Visible;
-use self::hold::local;
+use self::hold::local_with_date;
 use self::journal::Journal;
 use self::launch::{Launcher, unreceived};
 use self::lines::Latest;
@@ -137,7 +137,8 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let stage = if registration.is_held() { Stage::Held } else { Stage::Running };
     let latest = registration.latest(&now);
     if let Some(latest) = latest.filter(|latest| latest.left(&now).get() < 0.0 && !args.quiet) {
-        say(&format!("the latest start, {}, has passed, so the command starts at once", local(latest.wall())));
+        let latest = local_with_date(latest.wall());
+        say(&format!("the latest start, {latest}, has passed, so the command starts at once"));
     }
     let stops = registration.suspend().map(|(signal, checkpoint_s)| {
         let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).max(SHORTEST_GRACE_S);

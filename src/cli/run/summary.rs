@@ -59,7 +59,9 @@ impl Summary<'_> {
         };
         let energy_used = account["energy_j"].as_f64().map_or_else(|| "unknown".into(), energy);
         line("energy", energy_used + &with("energy_j", energy));
-        let carbon = account["carbon_g"].as_f64().map_or_else(|| "unknown: no carbon intensity".into(), grams);
+        // Without energy nothing is emitted, whatever the intensity.
+        let carbon_g = account["carbon_g"].as_f64().or(account["energy_j"].as_f64().filter(|energy| *energy == 0.0));
+        let carbon = carbon_g.map_or_else(|| "unknown: no carbon intensity".into(), grams);
         line("carbon", carbon + &with("carbon_g", grams));
         let saving = &account["savings"]["against_original"];
         line("saved", saved(saving));
