@@ -230,6 +230,10 @@ mod tests {
         }
         account["savings"]["against_original"] = json!({"unknown": "too short"});
         account["carbon_g"] = Value::Null;
+        let mut idle = account.clone();
+        idle["energy_j"] = json!(0.0);
+        let idle = text(Some(idle), None, None).expect("a summary");
+        assert!(idle.contains("carbon    0.000 gCO2e"), "{idle}");
         let unknown = text(Some(account), None, None).expect("a summary");
         for part in ["saved     unknown: too short", "time lost unknown", "carbon    unknown", "none was found"] {
             assert!(unknown.contains(part), "{part}: {unknown}");
