@@ -1,6 +1,7 @@
 """Data-parallel training for torchrun: ddp_loop.py STEPS"""
 
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -21,3 +22,7 @@ for _ in range(int(sys.argv[1])):
 if dist.get_rank() == 0:
     print("weights", digest(p.detach().numpy() for p in model.parameters()))
 dist.destroy_process_group()
+
+# A thread of Gloo's may still hold the last gradients (DistributedDataParallel keeps these threads alive, also after the
+# process group is destroyed). If it drops them while Python ends, PyTorch aborts.
+time.sleep(1)
