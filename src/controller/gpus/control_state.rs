@@ -162,7 +162,10 @@ pub(crate) struct EndedOverride {
 pub(super) struct Writes {
     pub(super) limit: Option<WrittenLimit>,
     pub(super) in_flight: Option<(Write, Monotonic)>,
+    /// Finished writes that are not in the audit log yet, oldest first.
     pub(super) finished: Vec<FinishedWrite>,
+    /// Last finished write of a limit, if the ledger does not have it yet.
+    pub(super) changed_limit: Option<FinishedWrite>,
     /// Request for which the next write is made; `None` if no caller has requested one.
     pub(super) next_request: Option<WriteRequest>,
     /// Request for which the last write was made; `None` if the daemon writes of its own accord.

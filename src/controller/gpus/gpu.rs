@@ -127,7 +127,7 @@ impl Gpu {
             self.remark = Some(error.to_string());
             return;
         }
-        self.writes.finished.push(FinishedWrite {
+        let finished = FinishedWrite {
             at: outcome.at.utc,
             write,
             before: self.writes.before,
@@ -135,7 +135,11 @@ impl Gpu {
             error: outcome.result.as_ref().err().cloned(),
             request: self.writes.request.clone(),
             is_restoring: self.writes.is_restoring,
-        });
+        };
+        if matches!(write, Write::PowerLimit(_)) {
+            self.writes.changed_limit = Some(finished.clone());
+        }
+        self.writes.finished.push(finished);
         match (&outcome.result, write) {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.apply_clock_outcome(write, result),
             (Ok(()), Write::LockClockRange { .. }) => self.replace_clock_lock(),

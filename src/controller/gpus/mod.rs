@@ -257,6 +257,17 @@ impl Gpus {
         }
     }
 
+    /// Returns the number of finished writes that are not in the audit log yet.
+    pub(super) fn finished_writes(&self) -> usize {
+        self.iter().map(|gpu| gpu.writes.finished.len()).sum()
+    }
+
+    /// Returns the last finished write of a limit of each GPU whose limit was written since the last call.
+    pub(super) fn take_changed_limits(&mut self) -> Vec<(GpuId, FinishedWrite)> {
+        let taken = self.iter_mut().map(|gpu| (gpu.id().clone(), gpu.writes.changed_limit.take()));
+        taken.filter_map(|(id, write)| Some((id, write?))).collect()
+    }
+
     /// Returns the writes that finished since the last call, of each GPU the oldest first.
     pub(super) fn take_finished_writes(&mut self) -> Vec<(GpuId, Vec<FinishedWrite>)> {
         let taken = self.iter_mut().map(|gpu| (gpu.id().clone(), std::mem::take(&mut gpu.writes.finished)));

@@ -7,6 +7,7 @@ use chrono::DateTime;
 use super::*;
 use crate::clock::ManualClock;
 use crate::controller::open_handles;
+use crate::gpu::Write;
 use crate::gpu::journal::boot_id;
 use crate::gpu::simulated::{Physics, SimulatedGpu};
 use wattune_core::domain::LimitRange;
@@ -76,8 +77,15 @@ fn what_is_wanted_is_written_once_and_what_was_found_comes_back() {
     let done = room.act(Some(200));
     assert!(done.iter().all(|(_, act)| matches!(act, Act::Requested { .. })) && done.len() == 2, "{done:?}");
     assert_eq!(room.limits(), [Some(w(200)); 2]);
+    room.act(Some(190));
+    // Each write goes to the audit log, of each GPU the last one to the ledger.
+    assert_eq!(room.gpus.finished_writes(), 4);
+    let changed = room.gpus.take_changed_limits();
+    let written: Vec<Write> = changed.iter().map(|(_, write)| write.write).collect();
+    assert_eq!(written, [Write::PowerLimit(w(190)); 2]);
+    assert!(room.gpus.take_changed_limits().is_empty());
     assert_eq!(room.gpus.take_finished_writes().len(), 2);
-    assert!(room.act(Some(200)).is_empty() && room.gpus.take_finished_writes().is_empty());
+    assert!(room.act(Some(190)).is_empty() && room.gpus.take_finished_writes().is_empty());
     let id = room.gpus.ids().remove(0);
     assert_eq!((room.gpus.original_limit(&id), room.gpus.ceiling(&id)), (Some(w(280)), Some(w(280))));
     room.act(None);

@@ -12,6 +12,9 @@ use crate::gpu::restore::Restored;
 use crate::store::{AuditAction, AuditLog, AuditOutcome, AuditRecord, AuditState, DAEMON};
 use wattune_core::domain::{DemandResponse, GpuId, JobId, Level, PowerLimit};
 
+/// Number of finished writes from which they are recorded without waiting for the next tick.
+const MANY_WRITES: usize = 64;
+
 impl Controller {
     /// Returns the audit log, with all actions up to now.
     pub fn audit_log(&mut self) -> AuditLog {
@@ -52,18 +55,20 @@ impl Controller {
     /// Records the writes to GPUs that finished since the last call, in the audit log and the last of each GPU in the
     /// ledger, and the overrides that ended.
     pub(in crate::controller) fn record_writes(&mut self) {
+        for (id, w) in self.gpus.take_changed_limits() {
+            let Write::PowerLimit(requested) = w.write else { continue };
+            let what = if w.error.is_some() { "power limit refused" } else { "power limit" };
+            let (before, enforced) = (w.before.limit, w.shown);
+            let change = Change { what, external: false, before, requested: Some(requested), enforced };
+            self.accounting.record_control(&mut node!(self), &id, change);
+        }
+        self.audit_writes();
+    }
+
+    /// Records, in the audit log alone, the writes to GPUs that finished and the overrides that ended since the last call.
+    fn audit_writes(&mut self) {
         let mut records = Vec::new();
         for (id, writes) in self.gpus.take_finished_writes() {
-            let limit = writes.iter().rev().find_map(|w| match w.write {
-                Write::PowerLimit(limit) => Some((w, limit)),
-                _ => None,
-            });
-            if let Some((w, requested)) = limit {
-                let what = if w.error.is_some() { "power limit refused" } else { "power limit" };
-                let (before, enforced) = (w.before.limit, w.shown);
-                let change = Change { what, external: false, before, requested: Some(requested), enforced };
-                self.accounting.record_control(&mut node!(self), &id, change);
-            }
             let Some(gpu) = self.gpus.get_mut(&id) else { continue };
             for write in &writes {
                 if !gpu.is_known_failure(write) {
@@ -83,6 +88,14 @@ impl Controller {
                 reason: Some(format!("override of {}: {why}", manual.by)),
                 ..self.new_record(DAEMON, AuditAction::EndOverride)
             });
+        }
+    }
+
+    /// Records the finished writes in the audit log without waiting for the next tick if there are many: a tick with the
+    /// records of thousands would hold up requests.
+    pub(in crate::controller) fn audit_many_writes(&mut self) {
+        if self.gpus.finished_writes() >= MANY_WRITES {
+            self.audit_writes();
         }
     }
 

@@ -2,7 +2,7 @@
 //! its client owns.
 //!
 //! The driver may be slow, so a write is done in steps, between which the control loop continues. The end of a write to
-//! a GPU wakes the loop: one turn ends the write, answers its client and begins the next one.
+//! a GPU wakes the loop: one turn ends the write and answers its client, and the next one begins the next write.
 
 use std::path::Path;
 
@@ -80,6 +80,7 @@ impl Controller {
         for gpu in self.gpus.client_commands().gpus() {
             self.continue_commands_of(&gpu).await;
         }
+        self.audit_many_writes();
     }
 
     fn check_unawaited(&self, command: &ClientCommand) -> Result<(), WriteRefused> {

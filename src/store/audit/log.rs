@@ -13,10 +13,9 @@ use crate::store::{StoreError, rows};
 
 /// Maximum number of records that wait to be stored; further ones are lost.
 const MOST_WAITING: usize = 8192;
-/// Number of waiting records from which they are stored without waiting for the next tick.
-const MANY_WAITING: usize = 1024;
-/// Number of records that one transaction stores.
-const BATCH: usize = 512;
+/// Number of records that one transaction stores, and number of waiting records from which they are stored without
+/// waiting for the next tick. A transaction takes about a millisecond, and ticks may wait for one.
+const BATCH: usize = 128;
 /// Deletes the records that are 400 days older than the newest one; the table's trigger refuses to delete others. A demo
 /// has a clock of its own, so that the machine's clock alone does not decide.
 const EXPIRE: &str = "DELETE FROM audit WHERE at_us <= MIN((SELECT MAX(at_us) FROM audit), unixepoch() * 1000000) - 400 * 86400 * 1000000";
@@ -99,7 +98,7 @@ impl AuditLog {
             return;
         }
         queue.waiting.push_back(record);
-        let is_many = queue.waiting.len() >= MANY_WAITING;
+        let is_many = queue.waiting.len() >= BATCH;
         drop(queue);
         if is_many {
             self.begin_write();
@@ -116,7 +115,8 @@ impl AuditLog {
         self.queue().fault.clone()
     }
 
-    /// Starts storing the waiting records on the writing connection, without waiting for the result.
+    /// Starts storing the waiting records on the writing connection, without waiting for the result. Between two batches
+    /// the connection does other work that is queued.
     pub fn begin_write(&self) {
         let mut queue = self.queue();
         if queue.is_scheduled || queue.waiting.is_empty() {
@@ -124,11 +124,13 @@ impl AuditLog {
         }
         queue.is_scheduled = true;
         drop(queue);
-        let queue = Arc::clone(&self.queue);
+        let log = self.clone();
         self.write.submit(move |db| {
-            lock(&queue).is_scheduled = false;
-            // The error is kept in the queue, and the next call tries again.
-            let _ = db.and_then(|db| store_waiting(db, &queue));
+            log.queue().is_scheduled = false;
+            // An error is kept in the queue, and the next call tries again.
+            if db.and_then(|db| store_batch(db, &log.queue)).is_ok() {
+                log.begin_write();
+            }
         });
     }
 
@@ -168,40 +170,47 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 
 /// Stores the waiting records, oldest first. Those that cannot be stored stay in the queue.
 fn store_waiting(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreError> {
-    loop {
-        let batch: Vec<AuditRecord> = {
-            let mut queue = lock(queue);
-            let count = queue.waiting.len().min(BATCH);
-            queue.in_progress = count;
-            queue.waiting.drain(..count).collect()
-        };
-        let Some(last) = batch.last().map(|record| record.at) else { return Ok(()) };
-        let stored = append(db, &batch);
-        let mut queue = lock(queue);
-        queue.in_progress = 0;
-        if let Err(error) = stored {
-            if queue.fault.is_none() {
-                tracing::error!("audit log: {} records cannot be stored now: {error}", batch.len());
-            }
-            queue.fault = Some(error.to_string());
-            batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
-            return Err(error);
-        }
-        queue.fault = None;
-        if let Some((count, at)) = queue.unreported.take() {
-            let lost = AuditRecord {
-                reason: Some(format!("{count} records were lost: they came faster than they could be stored")),
-                ..AuditRecord::new(at, DAEMON, AuditAction::LoseRecords)
-            };
-            queue.waiting.push_back(lost);
-        }
-        let today = last.date_naive();
-        if queue.expired_on != Some(today) {
-            queue.expired_on = Some(today);
-            drop(queue);
-            expire(db)?;
-        }
+    while !lock(queue).waiting.is_empty() {
+        store_batch(db, queue)?;
     }
+    Ok(())
+}
+
+/// Stores the oldest waiting records in one transaction.
+fn store_batch(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreError> {
+    let batch: Vec<AuditRecord> = {
+        let mut queue = lock(queue);
+        let count = queue.waiting.len().min(BATCH);
+        queue.in_progress = count;
+        queue.waiting.drain(..count).collect()
+    };
+    let Some(last) = batch.last().map(|record| record.at) else { return Ok(()) };
+    let stored = append(db, &batch);
+    let mut queue = lock(queue);
+    queue.in_progress = 0;
+    if let Err(error) = stored {
+        if queue.fault.is_none() {
+            tracing::error!("audit log: {} records cannot be stored now: {error}", batch.len());
+        }
+        queue.fault = Some(error.to_string());
+        batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
+        return Err(error);
+    }
+    queue.fault = None;
+    if let Some((count, at)) = queue.unreported.take() {
+        let lost = AuditRecord {
+            reason: Some(format!("{count} records were lost: they came faster than they could be stored")),
+            ..AuditRecord::new(at, DAEMON, AuditAction::LoseRecords)
+        };
+        queue.waiting.push_back(lost);
+    }
+    let today = last.date_naive();
+    if queue.expired_on != Some(today) {
+        queue.expired_on = Some(today);
+        drop(queue);
+        expire(db)?;
+    }
+    Ok(())
 }
 
 fn append(db: &mut Connection, batch: &[AuditRecord]) -> Result<(), StoreError> {

@@ -89,6 +89,22 @@ async fn repeated_actions_are_counted_in_one_record() {
 }
 
 #[tokio::test]
+async fn records_beyond_one_transaction_are_stored_without_another_request() {
+    let (dir, store) = store().await;
+    for seconds in 0..1000 {
+        store.audit().record(set(seconds, "a", seconds as f64));
+    }
+    store.audit().begin_write();
+    let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
+    let count = || db.query_row("SELECT COUNT(*) FROM audit", [], |row| row.get::<_, i64>(0)).expect("counted");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while count() < 1000 && std::time::Instant::now() < end {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(count(), 1000);
+}
+
+#[tokio::test]
 async fn a_locked_database_loses_no_record_and_a_full_queue_says_how_many_it_lost() {
     let (dir, store) = store().await;
     let other = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
