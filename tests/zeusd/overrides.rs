@@ -195,8 +195,43 @@ async fn overrides_end_as_the_settings_say() {
     assert!(status == 403 && body.contains("GPU 0 has a manual override of 160 W"), "{status} {body}");
 }
 
-/// The records of clients' writes, oldest first, as (limit requested or in force, outcome, reason).
-async fn records(socket: &Path) -> Vec<(f64, String, String)> {
+#[tokio::test]
+async fn each_of_many_writes_has_a_record_with_the_limit_before_it_in_the_order_of_the_writes() {
+    let driver = FakeDriver::new(&[json!({}), json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, state.path(), "").await;
+    let (mut expected, mut before) = (Vec::new(), [300.0, 300.0]);
+    for count in 0..150 {
+        // The two GPUs in turns, both with the same limit.
+        for (gpu, before) in before.iter_mut().enumerate() {
+            let watts = 150.0 + f64::from(count % 100);
+            let path = format!("/gpu/set_power_limit?gpu_ids={gpu}&block=true&power_limit_mw={watts}000");
+            assert_eq!(exchange(&daemon, "POST", &path).await.0, 200);
+            expected.push((FakeDriver::uuid(gpu), std::mem::replace(before, watts), watts, "enforced".to_owned()));
+        }
+    }
+    // A refused write with block=false is recorded too.
+    daemon.put("/v1/gpus/1/power-limit", &json!({"power_limit_w": 160, "ttl_s": 600})).await.expect(200);
+    let is_set = async || (daemon.gpu(1).await["power_limit_enforced_w"] == 160.0).then_some(());
+    eventually("the override's limit", LONG, is_set).await;
+    let refused = "/gpu/set_power_limit?gpu_ids=1&power_limit_mw=140000&block=false";
+    assert_eq!(exchange(&daemon, "POST", refused).await.0, 403);
+    expected.push((FakeDriver::uuid(1), 160.0, 140.0, "refused".to_owned()));
+    let watts = |state: &Value| state["power_limit_w"].as_f64().unwrap_or(f64::NAN);
+    let found: Vec<_> = records_of_clients(&state.path().join("zeusd.sock"))
+        .await
+        .iter()
+        .map(|r| (text(&r["gpu"]), watts(&r["before"]), watts(&r["after"]), text(&r["outcome"])))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The records of clients' writes, oldest first.
+async fn records_of_clients(socket: &Path) -> Vec<Value> {
     let mut stream = UnixStream::connect(socket).await.expect("connected");
     let request = b"GET /v1/audit?limit=1000 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(request).await.expect("sent");
@@ -204,11 +239,15 @@ async fn records(socket: &Path) -> Vec<(f64, String, String)> {
     tokio::time::timeout(LONG, stream.read_to_string(&mut answer)).await.expect("in time").expect("answered");
     let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
     let page: Value = serde_json::from_str(body).expect("JSON");
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let records = page["records"].as_array().expect("a list").iter();
+    records.filter(|r| text(&r["who"]).starts_with("Zeus client")).cloned().collect()
+}
+
+/// The records of clients' writes, oldest first, as (limit requested or in force, outcome, reason).
+async fn records(socket: &Path) -> Vec<(f64, String, String)> {
     let of =
         |r: &Value| (r["after"]["power_limit_w"].as_f64().unwrap_or(f64::NAN), text(&r["outcome"]), text(&r["reason"]));
-    let records = page["records"].as_array().expect("a list").iter();
-    records.filter(|r| text(&r["who"]).starts_with("Zeus client")).map(of).collect()
+    records_of_clients(socket).await.iter().map(of).collect()
 }
 
 #[tokio::test]

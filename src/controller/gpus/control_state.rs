@@ -164,7 +164,7 @@ pub(super) struct Writes {
     pub(super) in_flight: Option<(Write, Monotonic)>,
     /// Finished writes that are not in the audit log yet, oldest first.
     pub(super) finished: Vec<FinishedWrite>,
-    /// Last finished write of a limit, if the ledger does not have it yet.
+    /// Last finished write of a limit; `None` once the ledger has it.
     pub(super) changed_limit: Option<FinishedWrite>,
     /// Request for which the next write is made; `None` if no caller has requested one.
     pub(super) next_request: Option<WriteRequest>,

@@ -262,7 +262,7 @@ impl Gpus {
         self.iter().map(|gpu| gpu.writes.finished.len()).sum()
     }
 
-    /// Returns the last finished write of a limit of each GPU whose limit was written since the last call.
+    /// For each GPU whose limit was written since the last call, returns the last such write.
     pub(super) fn take_changed_limits(&mut self) -> Vec<(GpuId, FinishedWrite)> {
         let taken = self.iter_mut().map(|gpu| (gpu.id().clone(), gpu.writes.changed_limit.take()));
         taken.filter_map(|(id, write)| Some((id, write?))).collect()

@@ -78,7 +78,7 @@ fn what_is_wanted_is_written_once_and_what_was_found_comes_back() {
     assert!(done.iter().all(|(_, act)| matches!(act, Act::Requested { .. })) && done.len() == 2, "{done:?}");
     assert_eq!(room.limits(), [Some(w(200)); 2]);
     room.act(Some(190));
-    // Each write goes to the audit log, of each GPU the last one to the ledger.
+    // Each write goes to the audit log; the ledger gets only each GPU's last one.
     assert_eq!(room.gpus.finished_writes(), 4);
     let changed = room.gpus.take_changed_limits();
     let written: Vec<Write> = changed.iter().map(|(_, write)| write.write).collect();

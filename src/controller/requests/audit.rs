@@ -12,7 +12,7 @@ use crate::gpu::restore::Restored;
 use crate::store::{AuditAction, AuditLog, AuditOutcome, AuditRecord, AuditState, DAEMON};
 use wattune_core::domain::{DemandResponse, GpuId, JobId, Level, PowerLimit};
 
-/// Number of finished writes from which they are recorded without waiting for the next tick.
+/// If at least this many writes have finished, they are recorded at once and not at the next tick.
 const MANY_WRITES: usize = 64;
 
 impl Controller {
@@ -52,8 +52,8 @@ impl Controller {
         self.audit(with_error(record, done));
     }
 
-    /// Records the writes to GPUs that finished since the last call, in the audit log and the last of each GPU in the
-    /// ledger, and the overrides that ended.
+    /// Records the writes to GPUs that finished and the overrides that ended since the last call in the audit log. Of the
+    /// writes of each GPU's limit, the ledger gets the last one.
     pub(in crate::controller) fn record_writes(&mut self) {
         for (id, w) in self.gpus.take_changed_limits() {
             let Write::PowerLimit(requested) = w.write else { continue };
@@ -65,7 +65,8 @@ impl Controller {
         self.audit_writes();
     }
 
-    /// Records, in the audit log alone, the writes to GPUs that finished and the overrides that ended since the last call.
+    /// Records the writes to GPUs that finished and the overrides that ended since the last call in the audit log, and
+    /// leaves the ledger to [`Self::record_writes`].
     fn audit_writes(&mut self) {
         let mut records = Vec::new();
         for (id, writes) in self.gpus.take_finished_writes() {
@@ -91,10 +92,12 @@ impl Controller {
         }
     }
 
-    /// Records the finished writes in the audit log without waiting for the next tick if there are many: a tick with the
-    /// records of thousands would hold up requests.
+    /// Records the finished writes in the audit log if there are many: a tick that records thousands of writes would hold
+    /// up requests.
     pub(in crate::controller) fn audit_many_writes(&mut self) {
         if self.gpus.finished_writes() >= MANY_WRITES {
+            // Takes the writes that have finished on other GPUs as well, so that the oldest come first.
+            self.gpus.observe();
             self.audit_writes();
         }
     }

@@ -2,7 +2,8 @@
 //! its client owns.
 //!
 //! The driver may be slow, so a write is done in steps, between which the control loop continues. The end of a write to
-//! a GPU wakes the loop: one turn ends the write and answers its client, and the next one begins the next write.
+//! a GPU wakes the loop: one turn ends the write and begins the command's next one. After the last, it answers the
+//! client, and the loop's next turn begins the next command.
 
 use std::path::Path;
 

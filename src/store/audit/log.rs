@@ -13,8 +13,8 @@ use crate::store::{StoreError, rows};
 
 /// Maximum number of records that wait to be stored; further ones are lost.
 const MOST_WAITING: usize = 8192;
-/// Number of records that one transaction stores, and number of waiting records from which they are stored without
-/// waiting for the next tick. A transaction takes about a millisecond, and ticks may wait for one.
+/// Maximum number of records that one transaction stores. It takes about a millisecond, for which the control loop may
+/// have to wait. If so many records wait, they are stored at once and not at the next tick.
 const BATCH: usize = 128;
 /// Deletes the records that are 400 days older than the newest one; the table's trigger refuses to delete others. A demo
 /// has a clock of its own, so that the machine's clock alone does not decide.
@@ -33,7 +33,9 @@ struct Queue {
     waiting: VecDeque<AuditRecord>,
     /// Number of records that are taken from the queue and not stored yet.
     in_progress: usize,
-    /// True while the writing connection has work to empty the queue.
+    /// Number of waiting records that are to be stored without another request.
+    planned: usize,
+    /// True while work that stores a batch is queued and has not begun.
     is_scheduled: bool,
     /// Number of records lost since the start.
     lost: u64,
@@ -98,7 +100,8 @@ impl AuditLog {
             return;
         }
         queue.waiting.push_back(record);
-        let is_many = queue.waiting.len() >= BATCH;
+        // While storing fails, only ticks try again.
+        let is_many = queue.waiting.len() >= BATCH && queue.fault.is_none();
         drop(queue);
         if is_many {
             self.begin_write();
@@ -116,10 +119,18 @@ impl AuditLog {
     }
 
     /// Starts storing the waiting records on the writing connection, without waiting for the result. Between two batches
-    /// the connection does other work that is queued.
+    /// the connection does other work that is queued. Records that come meanwhile wait for the next call, so that equal
+    /// ones are counted in one record.
     pub fn begin_write(&self) {
         let mut queue = self.queue();
-        if queue.is_scheduled || queue.waiting.is_empty() {
+        queue.planned = queue.waiting.len();
+        drop(queue);
+        self.begin_batch();
+    }
+
+    fn begin_batch(&self) {
+        let mut queue = self.queue();
+        if queue.planned == 0 || queue.is_scheduled {
             return;
         }
         queue.is_scheduled = true;
@@ -127,23 +138,32 @@ impl AuditLog {
         let log = self.clone();
         self.write.submit(move |db| {
             log.queue().is_scheduled = false;
-            // An error is kept in the queue, and the next call tries again.
-            if db.and_then(|db| store_batch(db, &log.queue)).is_ok() {
-                log.begin_write();
-            }
+            // The queue keeps the error, and the next tick tries again.
+            let _ = store_batch(db, &log.queue);
+            log.begin_batch();
         });
     }
 
-    /// Stores the waiting records.
+    /// Stores the waiting records, in batches between which the writing connection does other work.
     ///
     /// # Errors
     /// If the database cannot be written; then the records wait for the next attempt.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        if self.queue().waiting.is_empty() {
-            return Ok(());
+        let mut left = {
+            let queue = self.queue();
+            // A batch in progress may fail and wait again.
+            queue.waiting.len() + queue.in_progress
+        };
+        // The record of lost records follows the first batch, so there may be one more batch.
+        left += if left > 0 { BATCH } else { 0 };
+        while left > 0 {
+            let queue = Arc::clone(&self.queue);
+            match self.write.run(move |db| store_batch(Ok(db), &queue)).await? {
+                0 => break,
+                stored => left = left.saturating_sub(stored),
+            }
         }
-        let queue = Arc::clone(&self.queue);
-        self.write.run(move |db| store_waiting(db, &queue)).await
+        Ok(())
     }
 
     /// Stores the waiting records before the store is closed, and logs how many cannot be stored.
@@ -168,34 +188,32 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores the waiting records, oldest first. Those that cannot be stored stay in the queue.
-fn store_waiting(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreError> {
-    while !lock(queue).waiting.is_empty() {
-        store_batch(db, queue)?;
-    }
-    Ok(())
-}
-
-/// Stores the oldest waiting records in one transaction.
-fn store_batch(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreError> {
+/// Stores the oldest waiting records in one transaction, and returns their number. Those that cannot be stored wait
+/// again.
+fn store_batch(db: Result<&mut Connection, StoreError>, queue: &Mutex<Queue>) -> Result<usize, StoreError> {
     let batch: Vec<AuditRecord> = {
         let mut queue = lock(queue);
         let count = queue.waiting.len().min(BATCH);
         queue.in_progress = count;
+        queue.planned = queue.planned.saturating_sub(count).min(queue.waiting.len() - count);
         queue.waiting.drain(..count).collect()
     };
-    let Some(last) = batch.last().map(|record| record.at) else { return Ok(()) };
-    let stored = append(db, &batch);
+    let (count, Some(last)) = (batch.len(), batch.last().map(|record| record.at)) else { return Ok(0) };
+    let stored = db.and_then(|db| append(db, &batch).map(|()| db));
     let mut queue = lock(queue);
     queue.in_progress = 0;
-    if let Err(error) = stored {
-        if queue.fault.is_none() {
-            tracing::error!("audit log: {} records cannot be stored now: {error}", batch.len());
+    let db = match stored {
+        Ok(db) => db,
+        Err(error) => {
+            if queue.fault.is_none() {
+                tracing::error!("audit log: {count} records cannot be stored now: {error}");
+            }
+            queue.fault = Some(error.to_string());
+            queue.planned = 0;
+            batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
+            return Err(error);
         }
-        queue.fault = Some(error.to_string());
-        batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
-        return Err(error);
-    }
+    };
     queue.fault = None;
     if let Some((count, at)) = queue.unreported.take() {
         let lost = AuditRecord {
@@ -208,9 +226,11 @@ fn store_batch(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreErr
     if queue.expired_on != Some(today) {
         queue.expired_on = Some(today);
         drop(queue);
-        expire(db)?;
+        if let Err(error) = expire(db) {
+            tracing::warn!("audit log: records that are 400 days old cannot be deleted today: {error}");
+        }
     }
-    Ok(())
+    Ok(count)
 }
 
 fn append(db: &mut Connection, batch: &[AuditRecord]) -> Result<(), StoreError> {

@@ -23,6 +23,6 @@ if dist.get_rank() == 0:
     print("weights", digest(p.detach().numpy() for p in model.parameters()))
 dist.destroy_process_group()
 
-# A thread of Gloo's may still hold the last gradients (DistributedDataParallel keeps these threads alive, also after the
-# process group is destroyed). If it drops them while Python ends, PyTorch aborts.
+# PyTorch aborts if one of Gloo's threads drops the last gradients while Python ends (pytorch/pytorch#179291). These
+# threads live on after the process group is destroyed, so give them time.
 time.sleep(1)
