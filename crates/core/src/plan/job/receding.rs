@@ -12,7 +12,7 @@ use super::dual;
 use super::pausing::{Paused, Rules, solve_pausing, solve_resuming};
 use super::planner::{Due, DueWork, Planner};
 use super::problem::{Infeasible, PlanSlot, Point, Problem, Solution};
-use super::shares::{SHORTEST, Shares, fill, shortest_dwell, spans, time, without_short_parts};
+use super::shares::{Shares, fill, shortest_dwell, spans, time, without_short_parts};
 use crate::domain::{Activity, Promise};
 use crate::plan::reason::{PlanContext, Reason, explain};
 use crate::plan::request::{Request, Unplannable};
@@ -178,7 +178,7 @@ impl Planner<'_> {
 
     /// Shortens the plan at its end by the surplus work that comes from lengthening parts that were too short.
     fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
-        if self.request.dwell <= SHORTEST || due.window.is_some() {
+        if due.window.is_some() {
             return shares;
         }
         let mut surplus = self.samples(&shares) - due.samples;

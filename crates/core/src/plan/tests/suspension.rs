@@ -106,6 +106,20 @@ fn a_stopped_job_stays_planned_and_a_newer_forecast_moves_its_restart() {
     assert!(matches!(planned(&job, &sure).wanted_at(job.now), Wanted::Run { .. }));
 }
 
+/// The optimum trains for a quarter of a second before a pause: the plan makes it a whole second, and ends earlier.
+#[test]
+fn a_run_prolonged_to_a_second_adds_no_work() {
+    let intensities = [
+        378.0, 262.0, 20.0, 223.0, 20.0, 164.0, 152.0, 115.0, 352.0, 20.0, 407.0, 385.0, 210.0, 171.0, 410.0, 275.0,
+        353.0, 158.0, 523.0, 365.0, 400.0, 522.0, 185.0, 272.0, 276.0, 205.0, 449.0, 271.0, 20.0, 20.0,
+    ];
+    let samples = 2_118_020.0;
+    let plan = job(&intensities, samples / (100.0 * HOUR), 28.0).plan();
+    let second = |s: &&crate::plan::Segment| s.slot.duration() == Seconds::new(1.0);
+    assert_eq!(plan.segments.iter().filter(second).count(), 1, "{:?}", plan.segments);
+    assert!((plan.expected.samples.get() - samples).abs() < 0.1, "{}", plan.expected.samples);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
