@@ -20,7 +20,7 @@ LOAD = [(0.0, (260, 120)), (0.2, (90, 280)), (0.4, (300, 300)), (0.45, (30, 30))
 
 # Energy may differ by this part; CodeCarbon's memory must be this many times wattune's.
 ENERGY_WITHIN = 0.01
-MEMORY_TIMES = 2.5
+MEMORY_TIMES = 3.0
 
 TRACKER = """
 import sys

@@ -10,7 +10,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
-use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use super::error::Problem;
@@ -22,56 +22,69 @@ use super::v1::recurring::trials;
 use super::v1::{audit, carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
 use super::{bso, carbon_aware, health, metrics, openapi, page, zeusd};
 
-/// Returns all routes with their OpenAPI descriptions.
-pub(super) fn documented() -> OpenApiRouter<Shared> {
-    OpenApiRouter::with_openapi(openapi::Api::openapi())
-        .routes(routes!(status::status))
-        .routes(routes!(status::events))
-        .routes(routes!(gpus::list))
-        .routes(routes!(gpus::show))
-        .routes(routes!(gpus::history))
-        .routes(routes!(gpus::set_power_limit, gpus::release_power_limit))
-        .routes(routes!(carbon::now))
-        .routes(routes!(carbon::forecast))
-        .routes(routes!(carbon::history))
-        .routes(routes!(carbon::price))
-        .routes(routes!(when::when))
-        .routes(routes!(carbon_aware::current))
-        .routes(routes!(carbon_aware::past))
-        .routes(routes!(carbon_aware::by_location))
-        .routes(routes!(carbon_aware::by_locations))
-        .routes(routes!(carbon_aware::lowest))
-        .routes(routes!(carbon_aware::average))
-        .routes(routes!(carbon_aware::averages))
-        .routes(routes!(carbon_aware::locations))
-        .routes(routes!(audit::audit))
-        .routes(routes!(demand_response::list, demand_response::announce))
-        .routes(routes!(demand_response::withdraw))
-        .routes(routes!(jobs::register, jobs::list))
-        .routes(routes!(jobs::show, jobs::end))
-        .routes(routes!(jobs::progress))
-        .routes(routes!(jobs::renew_lease))
-        .routes(routes!(jobs::begin))
-        .routes(routes!(jobs::suspended))
-        .routes(routes!(jobs::plan))
-        .routes(routes!(jobs::profile))
-        .routes(routes!(jobs::emissions))
-        .routes(routes!(ledger::report))
-        .routes(routes!(ledger::ledger))
-        .routes(routes!(recurring::list))
-        .routes(routes!(recurring::put, recurring::show, recurring::delete))
-        .routes(routes!(trials::begin, trials::list))
-        .routes(routes!(trials::show))
-        .routes(routes!(trials::progress))
-        .routes(routes!(trials::end))
-        .routes(routes!(recurring::export))
-        .routes(routes!(recurring::import).layer(DefaultBodyLimit::max(recurring::MAX_DOCUMENT_BYTES)))
-        .routes(routes!(metrics::metrics))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::health))
-        .routes(routes!(health::readyz))
-        .routes(routes!(description))
-        .routes(routes!(page::page))
+/// The routes of the API, each with its OpenAPI description.
+static ROUTES: &[fn() -> UtoipaMethodRouter<Shared>] = &[
+    || routes!(status::status),
+    || routes!(status::events),
+    || routes!(gpus::list),
+    || routes!(gpus::show),
+    || routes!(gpus::history),
+    || routes!(gpus::set_power_limit, gpus::release_power_limit),
+    || routes!(carbon::now),
+    || routes!(carbon::forecast),
+    || routes!(carbon::history),
+    || routes!(carbon::price),
+    || routes!(when::when),
+    || routes!(carbon_aware::current),
+    || routes!(carbon_aware::past),
+    || routes!(carbon_aware::by_location),
+    || routes!(carbon_aware::by_locations),
+    || routes!(carbon_aware::lowest),
+    || routes!(carbon_aware::average),
+    || routes!(carbon_aware::averages),
+    || routes!(carbon_aware::locations),
+    || routes!(audit::audit),
+    || routes!(demand_response::list, demand_response::announce),
+    || routes!(demand_response::withdraw),
+    || routes!(jobs::register, jobs::list),
+    || routes!(jobs::show, jobs::end),
+    || routes!(jobs::progress),
+    || routes!(jobs::renew_lease),
+    || routes!(jobs::begin),
+    || routes!(jobs::suspended),
+    || routes!(jobs::plan),
+    || routes!(jobs::profile),
+    || routes!(jobs::emissions),
+    || routes!(ledger::report),
+    || routes!(ledger::ledger),
+    || routes!(recurring::list),
+    || routes!(recurring::put, recurring::show, recurring::delete),
+    || routes!(trials::begin, trials::list),
+    || routes!(trials::show),
+    || routes!(trials::progress),
+    || routes!(trials::end),
+    || routes!(recurring::export),
+    || routes!(recurring::import).layer(DefaultBodyLimit::max(recurring::MAX_DOCUMENT_BYTES)),
+    || routes!(metrics::metrics),
+    || routes!(health::healthz),
+    || routes!(health::health),
+    || routes!(health::readyz),
+    || routes!(description),
+    || routes!(page::page),
+];
+
+/// Returns all routes with the OpenAPI description of the API.
+fn documented() -> OpenApiRouter<Shared> {
+    let empty = OpenApiRouter::with_openapi(openapi::Api::openapi());
+    ROUTES.iter().fold(empty, |router, route| router.routes(route()))
+}
+
+/// Returns all routes. The description of each is dropped at once: together they take 3 MB.
+fn undocumented() -> Router<Shared> {
+    ROUTES.iter().fold(Router::new(), |router, route| {
+        let (_, descriptions, methods) = route();
+        descriptions.paths.keys().fold(router, |router, path| router.route(path, methods.clone()))
+    })
 }
 
 /// Returns all routes as method and path; the method is `*` where the route accepts any.
@@ -98,10 +111,9 @@ async fn description() -> impl IntoResponse {
 
 /// Builds the service of one listener, protected by `guard`.
 pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
-    let (router, _) = documented().split_for_parts();
     let body_limit = shared.body_limit;
     let gate = Gate::new(shared.clone(), guard, rates);
-    router
+    undocumented()
         .merge(bso::router())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
