@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 target=${CARGO_TARGET_DIR:-target}/release
 dir=$(mktemp -d)
-trap 'kill "$pid" 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'kill "$pid" 2>/dev/null && wait "$pid" || true; rm -rf "$dir"' EXIT
 
 printf '{"boards":[{},{},{},{},{},{},{},{}]}' > "$dir/boards.json"
 now=$(date -u +%s)

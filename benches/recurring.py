@@ -88,11 +88,14 @@ class Daemon:
 def fill(state):
     """Copies the two jobs that were put, with a history of trials for each copy."""
     database = sqlite3.connect(os.path.join(state, "wattune.db"))
-    specs = database.execute("SELECT terms, generator FROM recurring_jobs ORDER BY name").fetchall()
+    specs = database.execute("SELECT terms, generator, owners, members FROM recurring_jobs ORDER BY name").fetchall()
     database.execute("DELETE FROM recurring_jobs")
     now = int(time.time() * 1e6)
     jobs = [(i, f"job{i}", *specs[i % 2], now) for i in range(JOBS)]
-    database.executemany("INSERT INTO recurring_jobs VALUES (?, ?, ?, ?, ?)", jobs)
+    database.executemany(
+        "INSERT INTO recurring_jobs (id, name, terms, generator, owners, members, created_us) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        jobs,
+    )
 
     def rows():
         for job in range(JOBS):
