@@ -111,12 +111,15 @@ pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> Stri
     text + &format!("; Ctrl-C cancels, `kill -USR1 {pid}` starts now")
 }
 
-/// Describes the end of a hold.
-pub(super) fn describe_start(reason: Reason, is_acknowledged: bool) -> String {
+/// Describes the end of a hold. A planned start has the daemon's reason, if it gave one.
+pub(super) fn describe_start(reason: Reason, wish: &Wish, is_acknowledged: bool) -> String {
     let why = match reason {
         Reason::StartNow => "as its user asked",
         Reason::LatestStart => "its latest start has come",
-        Reason::Planned | Reason::Resumed => "its planned start has come",
+        Reason::Planned | Reason::Resumed => match wish.advice["reason"].as_str().filter(|reason| !reason.is_empty()) {
+            Some(reason) => &format!("as planned ({})", reason.trim_end_matches('.')),
+            None => "its planned start has come",
+        },
         Reason::NoDaemon => "no daemon plans its start",
     };
     let doubt = if is_acknowledged { "" } else { "; the daemon does not answer now, and will be informed later" };
@@ -205,8 +208,11 @@ mod tests {
         let silent = Wish { failures: 2, ..wish };
         assert!(describe_hold(&silent, None, 7).contains("does not answer"));
         assert!(describe_suspension(&silent, 7).contains("does not answer"));
-        let text = describe_start(Reason::LatestStart, false);
+        let text = describe_start(Reason::LatestStart, &silent, false);
         assert!(text.contains("latest start has come; the daemon does not answer"), "{text}");
-        assert!(!describe_start(Reason::Planned, true).contains("does not answer"));
+        assert!(describe_start(Reason::Planned, &silent, true).ends_with("its planned start has come"));
+        let advice = json!({"reason": "Starting at once: waiting is expected to save only 0.3 %."});
+        let text = describe_start(Reason::Planned, &Wish { advice, ..Wish::default() }, true);
+        assert!(text.ends_with("as planned (Starting at once: waiting is expected to save only 0.3 %)"), "{text}");
     }
 }
