@@ -111,6 +111,10 @@ fn starts_are_written_for_slurm_cron_and_at_in_local_time() {
                 let seconds: i64 = written.strip_prefix("now+").and_then(|s| s.parse().ok()).expect(&written);
                 let reached = now() + TimeDelta::seconds(seconds);
                 assert!((reached - moment(&json!(at))).abs() < TimeDelta::seconds(60), "{written} for {at}");
+                let which = if utc.starts_with("00") { "the first one is meant" } else { "the second one is meant" };
+                let flags = ["--duration", "2h", "--format", "at", "--earliest", &at, "--latest-start", &at];
+                let ended = when_in(berlin, dir.path(), &carbon, &flags);
+                assert!(ended.err.contains(which), "{at}: {}", ended.err);
             }
         }
     }
@@ -254,6 +258,9 @@ fn an_earliest_start_ahead_is_not_at_once() {
         when(&dir, &carbon, &["--duration", "1h", "--earliest", &earliest, "--within", "12h"]).done().to_owned();
     assert!(shown.contains("the earliest start") && shown.contains("\nearliest "), "{shown}");
     assert!(!shown.contains("at once"), "{shown}");
+    let flags = ["--duration", "1h", "--earliest", &earliest, "--within", "12h", "--format", "json"];
+    let advice = when(&dir, &carbon, &flags).json();
+    assert_eq!(advice["starts_at_once"], false, "{advice:#}");
 }
 
 #[test]
@@ -349,7 +356,11 @@ async fn refusals_of_the_route_name_the_parameter() {
         ("duration_s=3600&within_s=60&zone=FR", Some("zone")),
         ("duration_s=3600&within_s=60&earliest=soon", Some("earliest")),
         ("name=never&within_s=60", Some("duration_s")),
-        ("duration=3600&within_s=60", None),
+        ("duration_s=3600&latest_start=9999-12-31T23:59:59Z", Some("latest_start")),
+        ("duration_s=3600&latest_end=9999-12-31T23:59:59Z", Some("latest_end")),
+        ("duration_s=abc&within_s=60", Some("duration_s")),
+        ("duration_s=3600&within_s=60&within_s=60", Some("within_s")),
+        ("duration=3600&within_s=60", Some("duration")),
     ] {
         let problem = daemon.get(&format!("/v1/when?{query}")).await.problem(422);
         assert_eq!(problem["field"].as_str(), field, "{query}: {problem}");

@@ -118,7 +118,7 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     let stopped = stopped(Hangup::Ignored);
     let Opened { server, requests, ready, _lock } = opened;
     let server = server.into_this_runtime()?;
-    let clock = clock(&settings);
+    let clock = clock(&settings)?;
     let (devices, mut problems, arrivals) = find_devices(&settings, &clock)?;
     tracing::info!(
         "wattune {} with {} GPU(s), state in {}",
@@ -223,11 +223,19 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
 }
 
 /// Returns the daemon's clock: the machine's, unless simulated GPUs have a faster one.
-fn clock(settings: &Settings) -> Arc<dyn Clock> {
+///
+/// # Errors
+/// If the faster clock is to start later than now: it would show a time long past until then.
+fn clock(settings: &Settings) -> anyhow::Result<Arc<dyn Clock>> {
     let simulated = &settings.gpus.simulated;
-    match simulated.clock_start {
-        Some(start) if simulated.clock_speed > 1 => Arc::new(AcceleratedClock::since(start, simulated.clock_speed)),
-        _ => Arc::new(SystemClock::start()),
+    let machine = SystemClock::start();
+    match simulated.clock_start.filter(|_| simulated.clock_speed > 1) {
+        Some(start) if start > machine.utc() => {
+            let start = start.format("%FT%TZ");
+            anyhow::bail!("gpus.simulated.clock_start = \"{start}\" is in the future; give the present time")
+        }
+        Some(start) => Ok(Arc::new(AcceleratedClock::since(start, simulated.clock_speed))),
+        None => Ok(Arc::new(machine)),
     }
 }
 

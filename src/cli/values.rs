@@ -72,7 +72,7 @@ pub(super) fn duration(text: &str) -> Result<Seconds, String> {
         digits.parse::<f64>().ok().filter(|_| is_plain)
     };
     if let Some(seconds) = number(text) {
-        return longest(seconds).ok_or_else(wrong);
+        return longest(seconds);
     }
     let (mut rest, mut seconds, mut last) = (text, 0.0, f64::INFINITY);
     while let Some(at) = rest.find(|c: char| c.is_ascii_alphabetic()) {
@@ -90,12 +90,13 @@ pub(super) fn duration(text: &str) -> Result<Seconds, String> {
         seconds += number(&rest[..at]).ok_or_else(wrong)? * unit;
         (rest, last) = (&rest[at + 1..], unit);
     }
-    if rest.is_empty() && !text.is_empty() { longest(seconds).ok_or_else(wrong) } else { Err(wrong()) }
+    if rest.is_empty() && !text.is_empty() { longest(seconds) } else { Err(wrong()) }
 }
 
 /// Returns a duration in seconds of at most ten years: longer ones are mistakes, and overflow calendars.
-fn longest(seconds: f64) -> Option<Seconds> {
-    (0.0..=3650.0 * 86_400.0).contains(&seconds).then(|| Seconds::new(seconds))
+fn longest(seconds: f64) -> Result<Seconds, String> {
+    let is_allowed = (0.0..=3650.0 * 86_400.0).contains(&seconds);
+    is_allowed.then(|| Seconds::new(seconds)).ok_or_else(|| "a duration is at most ten years, 3650d".to_owned())
 }
 
 #[cfg(test)]
@@ -118,10 +119,12 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(Seconds::new(seconds)), "{text}");
         }
-        for wrong in
-            ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9d", "+1h", "4000d", "é"]
-        {
+        for wrong in ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9d", "+1h", "é"] {
             assert!(duration(wrong).is_err_and(|why| why.contains("1h30m")), "{wrong}");
+        }
+        for long in ["4000d", "99999999d", "1e9", "315360001"] {
+            let why = duration(long).expect_err(long);
+            assert!(why.contains("ten years") || long == "1e9", "{long}: {why}");
         }
     }
 }

@@ -68,8 +68,9 @@ impl PlannedStart {
         let minute = self.full_minute();
         let local = minute.with_timezone(zone).naive_local();
         let mut doubts = Vec::new();
-        if let MappedLocalTime::Ambiguous(first, _) = zone.from_local_datetime(&local) {
-            let which = if first.to_utc() == minute { "first" } else { "second" };
+        // The machine's time zone gives the later one first.
+        if let MappedLocalTime::Ambiguous(one, other) = zone.from_local_datetime(&local) {
+            let which = if one.to_utc().min(other.to_utc()) == minute { "first" } else { "second" };
             doubts.push(format!(
                 "{} occurs twice, because clocks are put back that night, and the {which} one is meant; --format slurm tells them apart",
                 local.format("%Y-%m-%d %H:%M")
@@ -104,7 +105,8 @@ fn rounded_up(at: DateTime<Utc>, seconds: i64) -> DateTime<Utc> {
 mod tests {
     use super::*;
 
-    /// A zone whose clocks change as those of Berlin did in 2026: on 29 March and 25 October at 01:00 UTC.
+    /// A zone whose clocks change as those of Berlin did in 2026: on 29 March and 25 October at 01:00 UTC. Of two equal
+    /// times it gives the later one first, as [`chrono::Local`] does.
     #[derive(Clone, Copy, Debug)]
     struct Berlin;
 
@@ -130,7 +132,7 @@ mod tests {
                 (self.offset_from_utc_datetime(&at) == offset).then_some(offset)
             };
             match (fits(2), fits(1)) {
-                (Some(first), Some(second)) => MappedLocalTime::Ambiguous(first, second),
+                (Some(first), Some(second)) => MappedLocalTime::Ambiguous(second, first),
                 (Some(only), None) | (None, Some(only)) => MappedLocalTime::Single(only),
                 (None, None) => MappedLocalTime::None,
             }

@@ -16,12 +16,12 @@ pub(super) fn page(advice: &Value) -> String {
     }
     page += &windows(advice);
     let last = advice["windows"].as_array().and_then(|w| w.last()).and_then(|w| time(&w["end"]));
-    let best = (time(&advice["best"]["start"]), time(&advice["best"]["end"]));
+    let (first, best) = (time(&advice["at_once"]["start"]), time(&advice["best"]["end"]));
     if let (Some(asked), Some(last)) = (asked, last) {
         let hours = ((last - asked).num_minutes() + 59) / 60;
         let chart = Chart::hours(asked, hours);
-        let chart = match (best, advice["starts_at_once"].as_bool()) {
-            ((Some(from), Some(to)), Some(false)) => chart.marked(from.max(start.unwrap_or(from)), to),
+        let chart = match (start, best) {
+            (Some(start), Some(end)) if first.is_some_and(|first| start > first) => chart.marked(start, end),
             _ => chart,
         };
         page += &chart.draw(&advice["forecast"]);

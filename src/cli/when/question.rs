@@ -68,11 +68,11 @@ fn name(text: &str) -> Result<JobName, String> {
 }
 
 fn power(text: &str) -> Result<f64, String> {
-    within(text, POWER_W.0, POWER_W.1, "the power in watts, above 0, such as 250")
+    within(text, POWER_W.0, POWER_W.1, "the power in watts, above 0 and at most 1e9, such as 250")
 }
 
 fn idle_power(text: &str) -> Result<f64, String> {
-    within(text, 0.0, POWER_W.1, "the power in watts, at least 0, such as 50")
+    within(text, 0.0, POWER_W.1, "the power in watts, from 0 to 1e9, such as 50")
 }
 
 fn min_gain(text: &str) -> Result<f64, String> {

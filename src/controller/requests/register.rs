@@ -325,7 +325,7 @@ fn refuse_unknown_run(job: &Job) -> Result<(), ControlError> {
     }
     let why = format!(
         "is needed: no run of {:?} with these GPUs and this batch size is profiled yet, or work.total_samples is unknown; \
-         give the expected duration in seconds",
+         give the expected duration",
         job.spec.name.as_str()
     );
     Err(ControlError::Invalid(InvalidJob { field: "start.duration_s", why }))

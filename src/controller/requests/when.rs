@@ -70,7 +70,7 @@ impl WhenRequest {
                 return Err(invalid("within_s", why));
             }
             Some(StartBound::Within(within)) if !(Seconds::ZERO..=LONGEST_WAIT).contains(&within) => {
-                let why = format!("is {}; it must be from 0 to ten years in seconds", within.get());
+                let why = format!("is {within}; it must be from 0 s to ten years");
                 return Err(invalid("within_s", why));
             }
             Some(StartBound::Within(within)) => Latest::Start(now + within.to_delta()),
@@ -98,13 +98,13 @@ impl WhenRequest {
                 "is missing; idle_power_w, the power while waiting, is weighed against it".to_owned(),
             ));
         }
-        question.check().map_err(|error| describe(&error))?;
+        question.check().map_err(|error| describe(&error, self.latest))?;
         Ok((question, power.is_some()))
     }
 }
 
 /// Names the field of the API that an invalid question concerns.
-fn describe(error: &InvalidStart) -> InvalidJob {
+fn describe(error: &InvalidStart, bound: Option<StartBound>) -> InvalidJob {
     let field = match error {
         InvalidStart::Duration(_) => "duration_s",
         InvalidStart::Power(_) => "power_w",
@@ -113,7 +113,11 @@ fn describe(error: &InvalidStart) -> InvalidJob {
         InvalidStart::MaxLossProbability(_) => "max_loss_probability",
         InvalidStart::PriceWeight(_) => "price_weight",
         InvalidStart::EarliestAfterLatest { .. } => "earliest",
-        InvalidStart::TooFarAhead(_) => "within_s",
+        InvalidStart::TooFarAhead(_) => match bound {
+            Some(StartBound::Start(_)) => "latest_start",
+            Some(StartBound::End(_)) => "latest_end",
+            _ => "within_s",
+        },
     };
     InvalidJob { field, why: error.to_string() }
 }
@@ -136,7 +140,7 @@ impl Controller {
             None => KnownRun::default(),
         };
         let (question, power_known) = request.question(&known, self.now().utc)?;
-        Ok(self.snapshot().when(&question, power_known).map_err(|error| describe(&error))?)
+        Ok(self.snapshot().when(&question, power_known).map_err(|error| describe(&error, request.latest))?)
     }
 
     /// Returns the best starts of jobs of usual durations within the next day; empty while nothing is known.

@@ -108,7 +108,7 @@ impl StartSignal<'_> {
         let basis = advice.now.basis.max(advice.best.basis);
         Ok(WhenView {
             start: advice.start,
-            starts_at_once: advice.starts_at_once(),
+            starts_at_once: advice.start <= question.now,
             asked_at: question.now,
             latest_start: advice.latest_start,
             reason: spelled(&advice.reason).unwrap_or_default(),

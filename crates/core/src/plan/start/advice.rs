@@ -66,7 +66,7 @@ impl fmt::Display for StartReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::CleanerLater => "It waited for a cleaner window.",
-            Self::CleanestNow => "No later window was expected to be cleaner.",
+            Self::CleanestNow => "No later start was expected to emit less.",
             Self::GainTooSmall => "Waiting was expected to save too little.",
             Self::TooUncertain => "Waiting was too likely to lose.",
             Self::NoTimeToWait => "The latest start left no time to wait.",
@@ -92,7 +92,7 @@ pub struct StartAdvice {
     /// Window of starting as early as possible, with which waiting is compared.
     pub now: StartWindow,
     /// Window after it with the least expected cost, for which the job waits or would wait; `now` if there is no
-    /// other.
+    /// other. For a job that others keep from that window, the window of its start.
     pub best: StartWindow,
     /// Expected saving of waiting for `best`, also where the job starts at once.
     pub saving: WaitingSaving,
@@ -130,7 +130,7 @@ impl fmt::Display for StartAdvice {
             }
             StartReason::CleanestNow => {
                 let now = self.now.intensity.get();
-                write!(f, "{first}: no later window is expected to be cleaner than {now:.0} g/kWh.")
+                write!(f, "{first}, at {now:.0} g/kWh: no later start is expected to emit less.")
             }
             StartReason::GainTooSmall => {
                 let gain = percent(self.saving.expected.max(0.0));

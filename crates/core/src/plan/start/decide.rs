@@ -69,6 +69,13 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
     })
 }
 
+/// Returns the advice with the window of its start in place of the best one, for a job that others keep from that one.
+pub(super) fn judged_again(advice: StartAdvice, question: &StartQuestion, forecast: &StartForecast) -> StartAdvice {
+    let best = Windows::new(question, &forecast.carbon, forecast.price.as_ref(), &forecast.horizon).at(advice.start);
+    let (saving, loss_probability) = judge(question, &advice.now, &best, forecast);
+    StartAdvice { best, saving, loss_probability, ..advice }
+}
+
 /// Returns the saving of waiting for a window, and the probability that waiting for it and starting then loses.
 fn judge(
     question: &StartQuestion,

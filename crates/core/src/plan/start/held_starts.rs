@@ -9,7 +9,7 @@
 use chrono::{DateTime, Utc};
 
 use super::advice::{StartAdvice, StartReason};
-use super::decide::advise_start;
+use super::decide::{advise_start, judged_again};
 use super::forecast::StartForecast;
 use super::question::{InvalidStart, StartQuestion};
 use crate::domain::GpuId;
@@ -80,7 +80,9 @@ pub fn plan_held_starts(
         }
     }
     for (place, advice) in best.chosen {
-        answers[place] = Ok(advice);
+        let is_moved = matches!(advice.reason, StartReason::AfterOthers | StartReason::AroundOthers);
+        let question = &held[place].question;
+        answers[place] = Ok(if is_moved { judged_again(advice, question, forecast) } else { advice });
     }
     answers
 }

@@ -221,6 +221,11 @@ proptest! {
                 least = least.min(hours.iter().map(|hour| values[*hour]).sum());
             }
         }
+        for one in advice.iter().filter(|one| one.start > one.now.start) {
+            let window = one.windows.iter().find(|w| w.start == one.start).expect("an hour");
+            let saved = 1.0 - window.intensity.get() / one.now.intensity.get();
+            prop_assert!((one.saving.expected - saved).abs() < 1e-9, "{:?}, {saved}", one.saving);
+        }
         let total: f64 = advice
             .iter()
             .map(|a| a.windows.iter().find(|w| w.start == a.start).map_or(0.0, |w| w.intensity.get()))

@@ -14,6 +14,9 @@ const MOST_STARTS: usize = 2000;
 /// Maximum number of compared starts for jobs whose limits are planned for each start, which takes much longer.
 const MOST_PLANNED_STARTS: usize = 200;
 
+/// Minimum time from the earliest start to the next one: a forecast begins a moment after the question.
+const APART: TimeDelta = TimeDelta::seconds(1);
+
 /// Integral of intensities over time, for means over any window. Beyond the last slot, and in gaps, the mean of all
 /// slots counts.
 #[derive(Clone, Debug)]
@@ -103,7 +106,7 @@ impl<'a> Windows<'a> {
         let (earliest, latest) = (self.question.earliest_start(), self.question.latest_start());
         let duration = self.question.duration.to_delta();
         let ends = self.knots().filter_map(|at| at.checked_sub_signed(duration));
-        let within = |at: &DateTime<Utc>| *at > earliest && *at < latest;
+        let within = |at: &DateTime<Utc>| *at >= earliest + APART && *at < latest;
         let mut starts: Vec<_> = self.knots().chain(ends).filter(within).collect();
         starts.sort_unstable();
         starts.dedup();
