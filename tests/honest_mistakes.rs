@@ -309,10 +309,10 @@ async fn mistakes_in_requests_are_named() {
             "from 1 to 100",
         ),
         ("PUT", "/v1/gpus/0/power-limit", json!({"power_limit_w": 225_000, "ttl_s": 60}), "power_limit_w", "300"),
-        ("GET", "/v1/recurring/a/trials?after=%2B1", Value::Null, "", "in digits"),
-        ("GET", "/v1/recurring/a/trials?after=4294967296", Value::Null, "", "within its bounds"),
+        ("GET", "/v1/recurring/a/trials?after=%2B1", Value::Null, "after", "in digits"),
+        ("GET", "/v1/recurring/a/trials?after=4294967296", Value::Null, "after", "within its bounds"),
         ("GET", "/v1/ledger?after=9223372036854775808", Value::Null, "after", "not the number of an interval"),
-        ("GET", "/v1/jobs?limt=5", Value::Null, "", "did you mean `limit`?"),
+        ("GET", "/v1/jobs?limt=5", Value::Null, "limt", "did you mean `limit`?"),
     ];
     for (method, path, body, field, meant) in &table {
         let answer = match *method {

@@ -186,10 +186,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
         query.map(|Query(params)| Self(params)).map_err(|rejection: QueryRejection| {
             let text = rejection.body_text();
             let what = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            let parameter = parameter_of(what).map(str::to_owned);
             let what = with_nearest(what.to_owned());
-            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the query string is wrong: {what}"))
+            let detail = format!("the query string is wrong: {what}");
+            let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail);
+            match parameter {
+                Some(parameter) => problem.of_field(parameter),
+                None => problem,
+            }
         })
     }
+}
+
+/// Returns the parameter of the query string that an error is about, such as `within_s` in "within_s: invalid float
+/// literal" and in "duplicate field `within_s`"; `None` if the text names none.
+fn parameter_of(error: &str) -> Option<&str> {
+    let quoted = |kind: &str| error.strip_prefix(kind)?.split('`').nth(1);
+    let is_name = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let named = || error.split_once(": ").map(|(parameter, _)| parameter);
+    let kinds = ["duplicate field ", "missing field ", "unknown field "];
+    kinds.iter().find_map(|kind| quoted(kind)).or_else(named).filter(is_name)
 }
 
 /// Returns an error about a field.
