@@ -228,7 +228,7 @@ impl Node {
 
     /// The cap, and the least that the limits can add up to, in milliwatts.
     fn cap_mw(&self) -> Option<(u32, u32)> {
-        let view = self.controller.cap_view()?;
+        let view = self.controller.status().cap?;
         let mw = |watts: f64| Watts::new(watts).to_milliwatts();
         Some((mw(view.limit_w?), mw(view.lowest_sum_w)))
     }

@@ -3,7 +3,7 @@
 use crate::controller::cap::EventView;
 use crate::controller::gpus::GpuRef;
 use crate::controller::view::{
-    CapView, CarbonSlot, CarbonView, GpuView, IntensityView, JobView, LimitSpanView, PlanView, PriceView, ProfileView,
+    CarbonSlot, CarbonView, GpuView, IntensityView, JobView, LimitSpanView, PlanView, PriceView, ProfileView,
     SlotsAhead, StatusView,
 };
 use crate::controller::{ControlError, Controller};
@@ -92,12 +92,6 @@ impl Controller {
     /// Returns the day-ahead electricity price; `None` unless the settings name a source of prices.
     pub fn price_now(&self) -> Option<PriceView> {
         self.snapshot().price_now()
-    }
-
-    /// Returns the node's cap (maximum sum of all GPUs' limits); `None` if no cap holds now and none is known for
-    /// later.
-    pub fn cap_view(&self) -> Option<CapView> {
-        self.cap.view(&self.snapshot().demand())
     }
 
     /// Returns all demand-response events in order of start: those of the settings, and those announced by requests,

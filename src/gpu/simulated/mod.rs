@@ -52,7 +52,6 @@ struct State {
     load: Option<LoadCurve>,
     limit: PowerLimit,
     clocks: Result<ClockRange, GpuError>,
-    locking: Result<(), GpuError>,
     lock: Option<ClockLimit>,
     at: Monotonic,
     power: Watts,
@@ -96,7 +95,6 @@ impl SimulatedGpu {
             load: None,
             limit: physics.original_limit,
             clocks: Err(GpuError::NotSupported { call: "lock_clocks (simulated)" }),
-            locking: Ok(()),
             lock: None,
             at: clock.monotonic(),
             power: physics.idle,
@@ -114,12 +112,6 @@ impl SimulatedGpu {
     pub fn with_clocks(self, clocks: ClockRange) -> Self {
         self.lock().clocks = Ok(clocks);
         self
-    }
-
-    /// Permits or forbids locking and unlocking the clocks.
-    pub fn permit_clocks(&self, allowed: bool) {
-        self.lock().locking =
-            if allowed { Ok(()) } else { Err(GpuError::NoPermission { call: "lock_clocks (simulated)" }) };
     }
 
     /// Returns the clock that the GPU is locked to, if any.
@@ -248,7 +240,6 @@ impl GpuDevice for SimulatedDevice {
 
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
         let mut state = self.world.lock();
-        state.locking.clone()?;
         let known = state.clocks.clone()?;
         if !known.steps().contains(&highest) {
             let message = format!("{highest} is not one of the clocks from {} to {}", known.min(), known.max());
@@ -259,9 +250,7 @@ impl GpuDevice for SimulatedDevice {
     }
 
     fn reset_clocks(&mut self) -> Result<(), GpuError> {
-        let mut state = self.world.lock();
-        state.locking.clone()?;
-        state.lock = None;
+        self.world.lock().lock = None;
         Ok(())
     }
 
@@ -395,9 +384,6 @@ mod tests {
         device.set_power_limit(w(100)).expect("in range");
         assert_eq!(settled().1, 100.0, "the stricter of the two counts");
         device.lock_clocks(mhz(1010)).expect_err("not one of its clocks");
-        gpu.permit_clocks(false);
-        assert!(matches!(device.reset_clocks(), Err(GpuError::NoPermission { .. })));
-        gpu.permit_clocks(true);
         device.reset_clocks().expect("allowed");
         device.set_power_limit(w(300)).expect("in range");
         assert_eq!((settled(), gpu.clock_lock()), ((100.0, 150.0), None));

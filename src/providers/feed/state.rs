@@ -23,8 +23,6 @@ pub struct FeedState<V: SignalValue = GramsPerKwh> {
     pub sources: Vec<SourceState<V>>,
     /// Index of the active source; absent while none has answered.
     pub active: Option<usize>,
-    /// Time at which the active source became active.
-    pub active_since: DateTime<Utc>,
     /// The active source's forecast. Actual values that this source lacks are taken from other sources of the same kind
     /// and scope.
     pub forecast: Option<Arc<Forecast<V>>>,
@@ -33,7 +31,7 @@ pub struct FeedState<V: SignalValue = GramsPerKwh> {
 impl<V: SignalValue> FeedState<V> {
     /// Returns the state before the first poll.
     pub fn starting(sources: Vec<SourceState<V>>, now: DateTime<Utc>) -> Self {
-        Self { sources, active: None, active_since: now, forecast: None }.chosen(&Ranks::default(), now)
+        Self { sources, active: None, forecast: None }.chosen(&Ranks::default(), now)
     }
 
     /// Returns the active source.
@@ -73,9 +71,6 @@ impl<V: SignalValue> FeedState<V> {
         // so the order is reversed.
         let latest = || order.iter().rev().filter(|i| last_word(i).is_some()).max_by_key(|i| last_word(i));
         let choice = order.iter().find(fresh).or_else(|| order.iter().find(covers)).or_else(latest).copied();
-        if choice != self.active {
-            self.active_since = now;
-        }
         self.active = choice;
         self.forecast = self.joined();
         self

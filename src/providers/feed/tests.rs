@@ -211,7 +211,6 @@ async fn the_chain_falls_over_and_comes_back() {
     let late = start() + TimeDelta::minutes(65);
     assert_eq!((following(&state), value_at(&state, late)), (Some("second"), Some(2.0)), "the first is stale");
     assert!(state.sources[0].consecutive_failures >= 3 && state.sources[0].failing_since.is_some());
-    assert!(state.active_since > start() + TimeDelta::minutes(59) && state.active_since <= late);
     first.values.lock().expect("not poisoned").extend([Some(3.0); 9]);
     for m in (66..=100).step_by(4) {
         state = feed.poll_due(minutes(m)).await;

@@ -21,7 +21,6 @@ mod slots;
 mod start;
 #[cfg(test)]
 mod tests;
-mod wanted;
 
 pub use execution::{
     AppliedSetPoint, SwitchingLimits, keep_if_nearly_as_good, keep_jointly_if_nearly_as_good, next_set_point,
@@ -38,4 +37,3 @@ pub use start::{
     HeldStart, InvalidStart, Latest, Reservation, StartAdvice, StartForecast, StartProfile, StartQuestion, StartReason,
     StartWindow, WaitingSaving, advise_start, plan_held_starts,
 };
-pub use wanted::Wanted;

@@ -10,7 +10,7 @@ use crate::domain::{Activity, Objective, Pausing, Work};
 use crate::plan::job::pausing::{Rules, solve_pausing};
 use crate::plan::job::{Mode, Problem};
 use crate::plan::solve;
-use crate::plan::{JobActivity, Reason, Verdict, Wanted};
+use crate::plan::{JobActivity, Reason, Verdict};
 use crate::units::{Samples, Seconds, Watts};
 
 const IDLE: Watts = Watts::new(20.0);
@@ -164,22 +164,6 @@ fn a_job_waits_for_a_dirty_period_to_end() {
     let done = plan.expected_samples_at(plan.ends_at()).get();
     assert!((done - 1_080_000.0).abs() < 1.0, "{done}");
     assert!(plan.expected.slowdown > 0.3, "paused time counts");
-}
-
-#[test]
-fn a_plan_says_when_the_job_is_to_stop_and_to_run() {
-    let plan = waiting().plan();
-    let (stop, restart) = (at(7200.0), at(14_400.0));
-    for (t, wanted) in [
-        (-60.0, Wanted::Run { until: Some(stop) }),
-        (0.0, Wanted::Run { until: Some(stop) }),
-        (7200.0, Wanted::Stop { until: restart }),
-        (14_399.0, Wanted::Stop { until: restart }),
-        (14_400.0, Wanted::Run { until: None }),
-        (1e6, Wanted::Run { until: None }),
-    ] {
-        assert_eq!(plan.wanted_at(at(t)), wanted, "at {t} s");
-    }
 }
 
 #[test]
