@@ -4,17 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::support::{Ended, traces, wattune};
-
-/// Runs it with these arguments, in which `@` stands for the folder of the traces.
-fn simulate(arguments: &str) -> Option<Ended> {
-    let folder = traces()?;
-    let folder = folder.to_str().expect("UTF-8");
-    let arguments: Vec<String> = arguments.split_whitespace().map(|a| a.replace('@', folder)).collect();
-    let mut all = vec!["simulate", "bandit"];
-    all.extend(arguments.iter().map(String::as_str));
-    Some(Ended::of(&mut wattune(&all)))
-}
+use crate::support::{number, simulate, traces};
 
 /// The six jobs of Zeus's paper on its four GPUs.
 const ALL: &str = "--train-trace @/zeus-traces/summary_train.csv --power-trace \
@@ -32,10 +22,6 @@ fn rows(report: &Value, of: &str) -> Vec<Value> {
     report[of].as_array().unwrap_or_else(|| panic!("no {of} in {report}")).clone()
 }
 
-fn number(row: &Value, field: &str) -> f64 {
-    row[field].as_f64().unwrap_or_else(|| panic!("no {field} in {row}"))
-}
-
 fn fields(row: &Value) -> Vec<&str> {
     let mut fields: Vec<&str> = row.as_object().expect("a row").keys().map(String::as_str).collect();
     fields.sort_unstable();
@@ -44,7 +30,8 @@ fn fields(row: &Value) -> Vec<&str> {
 
 #[test]
 fn zeus_is_the_reference_simulator_run_for_run() {
-    let Some(ended) = simulate(&format!("{ALL} --policy zeus --seeds 1-3 --eta 0.5 --beta 2 --history --format json"))
+    let Some(ended) =
+        simulate("bandit", &format!("{ALL} --policy zeus --seeds 1-3 --eta 0.5 --beta 2 --history --format json"))
     else {
         return;
     };
@@ -81,7 +68,7 @@ fn zeus_is_the_reference_simulator_run_for_run() {
 #[test]
 fn the_command_of_the_issue_works_as_written() {
     let more = "--policy zeus,wattune,default,oracle --seeds 1-50 --eta 0.5 --beta 2 --format json";
-    let Some(ended) = simulate(&format!("{CIFAR} {more}")) else { return };
+    let Some(ended) = simulate("bandit", &format!("{CIFAR} {more}")) else { return };
     let report = ended.json();
     assert!(report.get("history").is_none(), "only with --history");
     let summary = rows(&report, "summary");
@@ -119,9 +106,9 @@ fn the_command_of_the_issue_works_as_written() {
 #[test]
 fn rows_come_as_table_csv_and_page_too() {
     let more = "--policy grid,zeus --seeds 1,3-4";
-    let Some(table) = simulate(&format!("{CIFAR} {more}")) else { return };
+    let Some(table) = simulate("bandit", &format!("{CIFAR} {more}")) else { return };
     assert!(table.done().contains("v100 cifar100/shufflenetv2") && table.out.lines().count() == 3, "{}", table.out);
-    let csv = simulate(&format!("{CIFAR} {more} --format csv")).expect("traces are there");
+    let csv = simulate("bandit", &format!("{CIFAR} {more} --format csv")).expect("traces are there");
     let first = csv.done().lines().next().expect("names");
     assert_eq!(
         first,
@@ -131,13 +118,15 @@ fn rows_come_as_table_csv_and_page_too() {
     // What the traces lack is told: beside the rows, or within what is more than rows.
     let lacking = CIFAR.replace("v100", "p100");
     let note = "p100 cifar100/shufflenetv2: batch sizes 4096 are left out: the power trace has no rows of them";
-    let reported = |format: &str| simulate(&format!("{lacking} {more} --format {format}")).expect("traces are there");
+    let reported =
+        |format: &str| simulate("bandit", &format!("{lacking} {more} --format {format}")).expect("traces are there");
     assert!(reported("table").done().ends_with(&format!("\n{note}\n")));
     assert!(reported("html").done().contains(note));
     assert_eq!(reported("json").json()["notes"], serde_json::json!([note]));
     let csv = reported("csv");
     assert!(!csv.done().contains("left out") && csv.err.contains(note), "{}", csv.err);
-    let csv = simulate(&format!("{CIFAR} {more} --format csv --history --recurrences 4")).expect("traces are there");
+    let csv = simulate("bandit", &format!("{CIFAR} {more} --format csv --history --recurrences 4"))
+        .expect("traces are there");
     let first = csv.done().lines().next().expect("names");
     let names = "policy,workload,gpu,seed,recurrence,batch_size,power_limit_w,reached,energy_j,time_s,cost";
     assert_eq!(first, names);
@@ -148,8 +137,8 @@ fn rows_come_as_table_csv_and_page_too() {
     );
     let dir = tempfile::tempdir().expect("a directory");
     let page = dir.path().join("page.html");
-    let html =
-        simulate(&format!("{CIFAR} {more} --format html --output {}", page.display())).expect("traces are there");
+    let html = simulate("bandit", &format!("{CIFAR} {more} --format html --output {}", page.display()))
+        .expect("traces are there");
     assert_eq!(html.done(), "");
     let page = std::fs::read_to_string(page).expect("written");
     assert!(page.starts_with("<!doctype html>") && page.matches("<svg").count() == 2, "{page}");
@@ -160,7 +149,7 @@ fn rows_come_as_table_csv_and_page_too() {
 fn traces_switch_at_a_recurrence() {
     let more = "--drift-at 40 --drift-power-trace @/zeus-traces/summary_power_a40.csv --drift-target-metric 0.4 \
                 --recurrences 120 --window 10 --policy default,zeus,oracle --history --format json";
-    let Some(ended) = simulate(&format!("{CIFAR} {more}")) else { return };
+    let Some(ended) = simulate("bandit", &format!("{CIFAR} {more}")) else { return };
     let report = ended.json();
     let runs = rows(&report, "history");
     let of = |policy: &'static str, late: bool| {
@@ -181,10 +170,10 @@ fn traces_switch_at_a_recurrence() {
 fn what_a_switch_leaves_out_is_reported() {
     let drift =
         "--drift-at 5 --drift-power-trace @/zeus-traces/summary_power_p100.csv --recurrences 9 --policy default";
-    let Some(ended) = simulate(&format!("{CIFAR} {drift} --format json")) else { return };
+    let Some(ended) = simulate("bandit", &format!("{CIFAR} {drift} --format json")) else { return };
     let note = "v100 cifar100/shufflenetv2: batch sizes 4096 are left out: the traces after the switch lack them";
     assert_eq!(rows(&ended.json(), "notes")[0], note);
-    let page = simulate(&format!("{CIFAR} {drift} --format html")).expect("as before");
+    let page = simulate("bandit", &format!("{CIFAR} {drift} --format html")).expect("as before");
     assert!(page.done().contains(note), "{}", page.out);
 }
 
@@ -199,7 +188,7 @@ fn overlapping_submissions_make_groups() {
     let text: String = (0..40).map(line).collect();
     std::fs::write(&path, format!("group,start,end,job,runtime_ratio\n{text}")).expect("written");
     let more = format!("--group-trace {} --history --format json", path.display());
-    let Some(ended) = simulate(&format!("{CIFAR} {more}")) else { return };
+    let Some(ended) = simulate("bandit", &format!("{CIFAR} {more}")) else { return };
     let report = ended.json();
     assert_eq!(rows(&report, "summary").len(), 5 * 2, "five policies, two groups");
     for policy in ["default", "grid", "zeus", "wattune", "oracle"] {
@@ -213,19 +202,20 @@ fn overlapping_submissions_make_groups() {
         }
     }
     // Those of one group stand together in the table.
-    let table = simulate(&format!("{CIFAR} {}", more.replace("--history --format json", ""))).expect("as before");
+    let table =
+        simulate("bandit", &format!("{CIFAR} {}", more.replace("--history --format json", ""))).expect("as before");
     let groups: Vec<&str> =
         table.done().lines().filter_map(|line| line.split(" group ").nth(1)?.split(' ').next()).collect();
     assert_eq!(groups, ["a", "a", "a", "a", "a", "b", "b", "b", "b", "b"], "{}", table.out);
     std::fs::write(&path, "group,start,end,job\na,1,2,squad\n").expect("written");
-    let other = simulate(&format!("{CIFAR} {more}")).expect("as before");
+    let other = simulate("bandit", &format!("{CIFAR} {more}")).expect("as before");
     assert!(other.failed(1).contains("line 2, column job: \"squad\" is none of --workload"), "{}", other.err);
 }
 
 #[test]
 fn wrong_use_is_reported_what_would_be_right() {
     let wrong = |code: i32, more: &str, says: &str| {
-        let Some(ended) = simulate(&format!("{CIFAR} {more}")) else { return };
+        let Some(ended) = simulate("bandit", &format!("{CIFAR} {more}")) else { return };
         assert!(ended.failed(code).contains(says), "{more}: {}", ended.err);
     };
     let names = wattune_lab::bandit::policy::POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
@@ -243,17 +233,18 @@ fn wrong_use_is_reported_what_would_be_right() {
     wrong(2, "--recurrences 0", "1..=1000000");
     wrong(1, "--recurrences 9 --drift-at 10 --drift-target-metric 0.4", "after the last of 9 recurrences");
     wrong(1, "--recurrences 9 --drift-at 9 --drift-target-metric -0.4", "target metric -0.4");
-    let Some(ended) = simulate(&CIFAR.replace("0.6", "0.61")) else { return };
+    let Some(ended) = simulate("bandit", &CIFAR.replace("0.6", "0.61")) else { return };
     assert!(ended.failed(1).contains("no runs of cifar100/shufflenetv2 with target metric 0.61"), "{}", ended.err);
-    let ended = simulate(&CIFAR.replace("--max-epochs 100", "--max-epochs 3")).expect("as before");
+    let ended = simulate("bandit", &CIFAR.replace("--max-epochs 100", "--max-epochs 3")).expect("as before");
     assert!(ended.failed(1).contains("the default batch size must"), "{}", ended.err);
     let twice = CIFAR.replace("power_v100.csv", "power_v100.csv,@/zeus-traces/summary_power_v100.csv");
-    let ended = simulate(&twice).expect("as before");
+    let ended = simulate("bandit", &twice).expect("as before");
     assert!(ended.failed(1).contains("both of a GPU v100"), "{}", ended.err);
     let twice =
         CIFAR.replace("shufflenetv2 ", "shufflenetv2,cifar100/shufflenetv2 ").replace("metric 0.6", "metric 0.5,0.6");
-    let ended = simulate(&twice).expect("as before");
+    let ended = simulate("bandit", &twice).expect("as before");
     assert!(ended.failed(1).contains("--workload has cifar100/shufflenetv2 twice"), "{}", ended.err);
-    let ended = simulate(&CIFAR.replace("shufflenetv2 ", "shufflenetv2,squad/bert_base_uncased ")).expect("as before");
+    let ended = simulate("bandit", &CIFAR.replace("shufflenetv2 ", "shufflenetv2,squad/bert_base_uncased "))
+        .expect("as before");
     assert_eq!(ended.code, Some(1), "{ended:?}");
 }

@@ -1,6 +1,5 @@
 //! Whatever ends the daemon, GPUs get their found limits back, and the ledger lose no joule.
 
-use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use wattune_core::time::Monotonic;
 use wattune_core::units::{Seconds, Watts};
 
 use crate::nvml::{CURVE, gpu};
-use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file, output_text};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -42,13 +41,6 @@ fn job(objective: serde_json::Value) -> serde_json::Value {
 
 fn journal(state: &std::path::Path) -> String {
     std::fs::read_to_string(state.join("found-limits.json")).unwrap_or_default()
-}
-
-#[track_caller]
-fn output_text(output: &Output, code: i32) -> String {
-    let text = String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    text
 }
 
 /// Waits for the first look at a [`counting`] GPU, then lets it work.

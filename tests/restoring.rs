@@ -1,14 +1,13 @@
 //! A limit is back when the GPU shows it, and what stands on a GPU after a kill or a reboot is told apart: wattune's own,
 //! somebody else's, or the driver's default.
 
-use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, gpu};
-use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, output_text};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -90,13 +89,6 @@ fn rename_boots(value: &mut Value) {
         Value::Array(list) => list.iter_mut().for_each(rename_boots),
         _ => {}
     }
-}
-
-#[track_caller]
-fn output_text(output: &Output, code: i32) -> String {
-    let text = String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    text
 }
 
 async fn state_of(daemon: &Daemon, gpu: usize, wanted: &str) -> Value {

@@ -2,19 +2,9 @@
 
 use serde_json::Value;
 
-use crate::support::{Ended, traces, wattune};
+use crate::support::{number, simulate};
 
-/// Runs it with these arguments, in which `@` stands for the folder of the carbon traces.
-fn simulate(arguments: &str) -> Option<Ended> {
-    let folder = traces()?.join("carbon");
-    let folder = folder.to_str().expect("UTF-8");
-    let arguments: Vec<String> = arguments.split_whitespace().map(|a| a.replace('@', folder)).collect();
-    let mut all = vec!["simulate", "carbon"];
-    all.extend(arguments.iter().map(String::as_str));
-    Some(Ended::of(&mut wattune(&all)))
-}
-
-const DE: &str = "--carbon-trace @/DE_2021_hourly.csv --forecast-trace @/DE_2021H2_carboncast_96h.csv";
+const DE: &str = "--carbon-trace @/carbon/DE_2021_hourly.csv --forecast-trace @/carbon/DE_2021H2_carboncast_96h.csv";
 
 fn mean<'a>(report: &'a Value, policy: &str, duration_h: f64) -> &'a Value {
     let means = report["means"].as_array().expect("means");
@@ -22,14 +12,10 @@ fn mean<'a>(report: &'a Value, policy: &str, duration_h: f64) -> &'a Value {
     means.iter().find(fits).unwrap_or_else(|| panic!("no mean of {policy} at {duration_h} h"))
 }
 
-fn number(value: &Value, field: &str) -> f64 {
-    value[field].as_f64().unwrap_or_else(|| panic!("no {field} in {value}"))
-}
-
 #[test]
 fn waiting_on_de_saves_most_of_what_perfect_foresight_saves() {
     let days = "--submit-from 2021-09-01 --submit-until 2021-09-20 --submit-every 7h";
-    let Some(ended) = simulate(&format!("{DE} --hours 1,8 --within 24 {days} --format json")) else { return };
+    let Some(ended) = simulate("carbon", &format!("{DE} --hours 1,8 --within 24 {days} --format json")) else { return };
     ended.done();
     let report = ended.json();
     let rows = report["rows"].as_array().expect("rows");
@@ -53,7 +39,9 @@ fn waiting_on_de_saves_most_of_what_perfect_foresight_saves() {
 #[test]
 fn perfect_forecasts_leave_only_gains_too_small_to_wait_for() {
     let one = "--submit-from 2021-10-03 --submit-until 2021-10-06 --submit-every 5 --policy when";
-    let Some(ended) = simulate(&format!("{DE} --hours 3 --within 12h {one} --forecast perfect --format json")) else {
+    let Some(ended) =
+        simulate("carbon", &format!("{DE} --hours 3 --within 12h {one} --forecast perfect --format json"))
+    else {
         return;
     };
     ended.done();
@@ -65,7 +53,7 @@ fn perfect_forecasts_leave_only_gains_too_small_to_wait_for() {
 #[test]
 fn tables_and_csv_have_the_same_rows() {
     let few = "--submit-from 2021-10-03 --submit-until 2021-10-03 --submit-every 12 --policy now,cats,clairvoyant";
-    let run = |format: &str| simulate(&format!("{DE} --hours 2 --within 6 {few} --format {format}"));
+    let run = |format: &str| simulate("carbon", &format!("{DE} --hours 2 --within 6 {few} --format {format}"));
     let Some(table) = run("table") else { return };
     table.done();
     assert!(table.out.starts_with("Means over 2 submissions"), "{}", table.out);
@@ -79,7 +67,7 @@ fn tables_and_csv_have_the_same_rows() {
 #[test]
 fn wrong_combinations_say_what_would_be_right() {
     let refused = |arguments: &str, expected: &str| {
-        let Some(ended) = simulate(arguments) else { return };
+        let Some(ended) = simulate("carbon", arguments) else { return };
         assert_ne!(ended.code, Some(0), "{arguments}");
         assert!(ended.err.contains(expected), "{arguments}: {}", ended.err);
     };

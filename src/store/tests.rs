@@ -51,7 +51,7 @@ fn job() -> StoredJob {
     StoredJob { id: job_id(), spec, progress, registered_at: at(1), ended: None, owners: Default::default() }
 }
 
-async fn store() -> (tempfile::TempDir, Store) {
+pub(super) async fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     (dir, store)

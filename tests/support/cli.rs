@@ -1,8 +1,10 @@
 //! The command line as a person uses it.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use super::FakeDriver;
+use serde_json::Value;
+
+use super::{FakeDriver, traces};
 
 /// How a command ended.
 #[derive(Debug)]
@@ -57,4 +59,27 @@ impl Ended {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(self.done()).expect(&self.out)
     }
+}
+
+/// Runs `wattune simulate` with these arguments, in which `@` stands for the folder of the traces; `None` without them.
+pub(crate) fn simulate(kind: &str, arguments: &str) -> Option<Ended> {
+    let folder = traces()?;
+    let folder = folder.to_str().expect("UTF-8");
+    let arguments: Vec<String> = arguments.split_whitespace().map(|a| a.replace('@', folder)).collect();
+    let mut all = vec!["simulate", kind];
+    all.extend(arguments.iter().map(String::as_str));
+    Some(Ended::of(&mut wattune(&all)))
+}
+
+/// Returns the number in a field of a row.
+pub(crate) fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("no {field} in {row}"))
+}
+
+/// Returns all that a command wrote, which must have ended with this exit code.
+#[track_caller]
+pub(crate) fn output_text(output: &Output, code: i32) -> String {
+    let text = String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
 }

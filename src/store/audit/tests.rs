@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::Connection;
 
 use super::*;
+use crate::store::tests::store;
 use crate::store::{FILE_NAME, Store};
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -17,12 +18,6 @@ fn set(seconds: i64, gpu: &str, watts: f64) -> AuditRecord {
 }
 
 const ALL: AuditQuery = AuditQuery { after: None, limit: 100, gpu: None, job: None, since: None };
-
-async fn store() -> (tempfile::TempDir, Store) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await.expect("opens");
-    (dir, store)
-}
 
 #[tokio::test]
 async fn records_are_read_as_they_were_written_in_pages_and_by_gpu_job_and_time() {

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use proptest::prelude::*;
 
 use super::{Created, FullRuns, Page, StoredRecurring};
+use crate::store::tests::store;
 use crate::store::{FILE_NAME, Store};
 use wattune_core::bandit::{
     Cost, Ending, Job, Kind, Knob, Outcome, PolicyName, Report, Reward, Run, Spec, State, Target, Terms, Trial,
@@ -17,12 +18,6 @@ fn at(seconds: i64) -> DateTime<Utc> {
 
 fn job_id() -> JobId {
     JobId::new("job-1").expect("an id")
-}
-
-async fn store() -> (tempfile::TempDir, Store) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await.expect("opens");
-    (dir, store)
 }
 
 /// Returns a recurring job with trials of all kinds, as an import would create it.
