@@ -271,3 +271,21 @@ fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
     let failed = restored.iter().any(|(_, outcome)| matches!(outcome, Restored::Failed { .. }));
     if failed { Exit::Failed } else { Exit::Done }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faster_clock_may_not_start_in_the_future() {
+        let with = |start: &str| {
+            let mut settings = Settings::default();
+            settings.gpus.simulated.clock_speed = 240;
+            settings.gpus.simulated.clock_start = Some(start.parse().expect("a time"));
+            clock(&settings).map(|clock| clock.utc())
+        };
+        let why = with("9999-01-01T00:00:00Z").expect_err("in the future").to_string();
+        assert!(why.contains("clock_start = \"9999-01-01T00:00:00Z\" is in the future"), "{why}");
+        assert!(with("2026-01-01T00:00:00Z").is_ok_and(|now| now > SystemClock::start().utc()));
+    }
+}

@@ -119,12 +119,13 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(Seconds::new(seconds)), "{text}");
         }
-        for wrong in ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9d", "+1h", "é"] {
+        for wrong in
+            ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9", "1e9d", "+1h", "é"]
+        {
             assert!(duration(wrong).is_err_and(|why| why.contains("1h30m")), "{wrong}");
         }
-        for long in ["4000d", "99999999d", "1e9", "315360001"] {
-            let why = duration(long).expect_err(long);
-            assert!(why.contains("ten years") || long == "1e9", "{long}: {why}");
+        for long in ["4000d", "99999999d", "315360001"] {
+            assert!(duration(long).is_err_and(|why| why.contains("ten years")), "{long}");
         }
     }
 }

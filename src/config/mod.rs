@@ -48,7 +48,8 @@ pub struct SimulatedSettings {
     pub memory_bound: bool,
     /// The seconds that pass on the daemon's clock in one second of the machine's, 1 to 3600.
     pub clock_speed: u32,
-    /// The time at which the daemon's clock and the machine's show the same; needed if `clock_speed` is above 1.
+    /// The time at which the daemon's clock and the machine's show the same, such as the present time; needed if
+    /// `clock_speed` is above 1.
     pub clock_start: Option<DateTime<Utc>>,
 }
 
@@ -69,8 +70,8 @@ impl SimulatedSettings {
         }
         if speed > 1 && self.clock_start.is_none() {
             return Err(format!(
-                "clock_speed = {speed} needs clock_start, from which a daemon that is started again goes on, such as \
-                 \"2026-12-01T12:00:00Z\""
+                "clock_speed = {speed} needs clock_start, from which a daemon that is started again goes on; give the \
+                 present time, such as \"2026-11-26T12:00:00Z\""
             ));
         }
         Ok(())

@@ -32,6 +32,8 @@ async fn a_held_job_waits_for_the_clean_hours_without_its_gpu() {
         let answer = world.lease(&id).await;
         assert_eq!((answer.wanted, answer.latest_start), (Wanted::Hold, Some(hour(12))));
         assert!(answer.power_limit_w.is_none());
+        let start = answer.start.expect("held");
+        assert_eq!((start.start_at, &start.reason), (answer.until, &answer.reason));
     }
     let refused = world.controller.progress(&id, ProgressReport::new(samples(0.1), None)).await.expect_err("held");
     assert!(refused.to_string().contains("is held and has not begun"), "{refused}");
@@ -53,7 +55,7 @@ async fn a_held_job_waits_for_the_clean_hours_without_its_gpu() {
     assert_eq!(account.energy_j, 0.0, "a held job uses no energy");
 
     let begun = world.controller.begin(&id, Caller::Local, Some(BeginReason::Planned)).await.expect("begins");
-    assert_eq!((begun.phase, begun.wanted), (Phase::Waiting, Wanted::Run));
+    assert_eq!((begun.phase, begun.wanted, begun.start.is_some()), (Phase::Waiting, Wanted::Run, false));
     assert_eq!(world.gpu(0).owner, Some(id.to_string()));
     let again = world.controller.begin(&id, Caller::Local, None).await.expect("idempotent");
     assert_eq!(again.phase, Phase::Waiting);

@@ -116,7 +116,7 @@ impl Course<'_> {
         loop {
             let is_acknowledged = self.report_stage(Stage::Running, reason).await;
             if let Some(why) = held.take() {
-                self.say(&describe_start(why, &self.guide.wish(), self.latest.as_ref(), is_acknowledged));
+                self.say(&describe_start(why, &self.guide.wish(), is_acknowledged));
             }
             let job = self.guide.wish().job;
             let started = match self.launcher.start(job.as_deref(), resumed) {

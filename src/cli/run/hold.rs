@@ -1,6 +1,6 @@
 //! Decides when a command that waits is to start, and describes the wait.
 
-use chrono::{DateTime, Local, TimeDelta, Utc};
+use chrono::{DateTime, Local, Utc};
 
 use super::due::{Due, Reading};
 use super::wish::{Wanted, Wish};
@@ -111,15 +111,10 @@ pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> Stri
     text + &format!("; Ctrl-C cancels, `kill -USR1 {pid}` starts now")
 }
 
-/// Describes the end of a hold. A planned start has the daemon's reason, if it gave one. `latest` is the latest start
-/// that the user asked for; the daemon's may be earlier.
-pub(super) fn describe_start(reason: Reason, wish: &Wish, latest: Option<&Due>, is_acknowledged: bool) -> String {
-    let is_earlier = |own: &Due| wish.latest.is_some_and(|known| own.wall() - known.wall() > TimeDelta::minutes(1));
+/// Describes the end of a hold. A planned start has the daemon's reason, if it gave one.
+pub(super) fn describe_start(reason: Reason, wish: &Wish, is_acknowledged: bool) -> String {
     let why = match reason {
         Reason::StartNow => "as its user asked",
-        Reason::LatestStart if latest.is_some_and(is_earlier) => {
-            "its latest start has come, which its deadline or an earlier run with its key sets"
-        }
         Reason::LatestStart => "its latest start has come",
         Reason::Planned | Reason::Resumed => match wish.advice["reason"].as_str().filter(|reason| !reason.is_empty()) {
             Some(reason) => &format!("as planned ({})", reason.trim_end_matches('.')),
@@ -213,14 +208,11 @@ mod tests {
         let silent = Wish { failures: 2, ..wish };
         assert!(describe_hold(&silent, None, 7).contains("does not answer"));
         assert!(describe_suspension(&silent, 7).contains("does not answer"));
-        let text = describe_start(Reason::LatestStart, &silent, Some(&due(3600.0)), false);
+        let text = describe_start(Reason::LatestStart, &silent, false);
         assert!(text.contains("latest start has come; the daemon does not answer"), "{text}");
-        assert!(describe_start(Reason::Planned, &silent, None, true).ends_with("its planned start has come"));
-        let advice = json!({"reason": "Starting at once: waiting is expected to save only 0.3 %."});
-        let text = describe_start(Reason::Planned, &Wish { advice, ..Wish::default() }, None, true);
-        let by_deadline = Wish { latest: Some(due(600.0)), ..Wish::default() };
-        let by_deadline = describe_start(Reason::LatestStart, &by_deadline, Some(&due(3600.0)), true);
-        assert!(by_deadline.contains("which its deadline"), "{by_deadline}");
-        assert!(text.ends_with("as planned (Starting at once: waiting is expected to save only 0.3 %)"), "{text}");
+        assert!(describe_start(Reason::Planned, &silent, true).ends_with("its planned start has come"));
+        let advice = json!({"reason": "Starting at once: no later start is expected to be better."});
+        let text = describe_start(Reason::Planned, &Wish { advice, ..Wish::default() }, true);
+        assert!(text.ends_with("as planned (Starting at once: no later start is expected to be better)"), "{text}");
     }
 }

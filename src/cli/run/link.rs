@@ -113,7 +113,9 @@ impl Link {
     /// Returns the time on the daemon's clock until the latest start of a held command.
     pub(super) fn latest_left(&self) -> Option<Seconds> {
         let left = self.latest?.left(&Reading::now());
-        Some(self.clock.map_or(left, |clock| clock.theirs(left)))
+        // Before the daemon knows of it, the time is as the user gave it: on the daemon's clock.
+        let clock = self.clock.filter(|_| self.wishes.borrow().latest.is_some());
+        Some(clock.map_or(left, |clock| clock.theirs(left)))
     }
 
     /// Passes an answer of the daemon on to the course.

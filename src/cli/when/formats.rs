@@ -68,8 +68,12 @@ impl PlannedStart {
         let minute = self.full_minute();
         let local = minute.with_timezone(zone).naive_local();
         let mut doubts = Vec::new();
-        // The machine's time zone gives the later one first.
-        if let MappedLocalTime::Ambiguous(one, other) = zone.from_local_datetime(&local) {
+        // The machine's time zone gives the later one first, and gives two where the doubled hour ends.
+        let is_shown_at = |at: &DateTime<Z>| at.to_utc().with_timezone(zone).naive_local() == local;
+        if let MappedLocalTime::Ambiguous(one, other) = zone.from_local_datetime(&local)
+            && is_shown_at(&one)
+            && is_shown_at(&other)
+        {
             let which = if one.to_utc().min(other.to_utc()) == minute { "first" } else { "second" };
             doubts.push(format!(
                 "{} occurs twice, because clocks are put back that night, and the {which} one is meant; --format slurm tells them apart",

@@ -216,6 +216,8 @@ pub struct ProgressView {
     pub until: Option<DateTime<Utc>>,
     /// Time by which the held job starts at the latest; absent unless the job is held.
     pub latest_start: Option<DateTime<Utc>>,
+    /// Start that is chosen for the held job, and its expected saving; absent unless the job is held.
+    pub start: Option<StartView>,
     /// Warnings, in one sentence each: promises that cannot be kept, and by how much; obstacles to the profile;
     /// problems of the job's GPUs; likely mistakes in the job's reports.
     pub warnings: Vec<String>,

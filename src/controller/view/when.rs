@@ -14,7 +14,7 @@ pub(crate) const ANY_POWER: Watts = Watts::new(1000.0);
 /// Advice when to start a job that may wait, and what waiting is expected to save.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct WhenView {
-    /// Time at which to start the job; the time of the request if it should start at once.
+    /// Time at which to start the job; the time of the request, or the earliest start, if it should not wait.
     pub start: DateTime<Utc>,
     /// True if the job should start now: false before its earliest start, even if it should not wait any longer.
     pub starts_at_once: bool,
@@ -22,8 +22,8 @@ pub struct WhenView {
     pub asked_at: DateTime<Utc>,
     /// Latest start; the time of the request if the requested one has passed.
     pub latest_start: DateTime<Utc>,
-    /// Reason for the start: `cleaner_later`, or one of those to start as early as possible: `cleanest_now`, `gain_too_small`,
-    /// `too_uncertain`, `no_time_to_wait`, `latest_start_passed`, `nothing_known`.
+    /// Reason for the start: `cleaner_later`, or one of those to start as early as possible: `cleanest_now`,
+    /// `gain_too_small`, `too_uncertain`, `no_time_to_wait`, `latest_start_passed`, `nothing_known`.
     pub reason: String,
     /// Reason in one sentence.
     pub advice: String,

@@ -19,10 +19,10 @@ class Advice:
 
     Attributes:
         start: Time at which to start the job, in UTC.
-        starts_at_once: True if the job should not wait.
-        wait_s: Seconds from the time of the advice to the start; 0.0 if the job should not wait.
+        starts_at_once: True if the job should start now; False before its earliest start.
+        wait_s: Seconds from the time of the advice to the start; 0.0 if it should start now.
         latest_start: Latest start, in UTC.
-        reason: Reason as a word: `cleaner_later`, or one of those to start at once.
+        reason: Reason as a word: `cleaner_later`, or one of those to start as early as possible.
         text: Reason in one sentence.
         expected_saving_pct: Expected reduction of emissions by waiting, in percent.
         saving_low_pct: Lower bound of its 80 % prediction interval.

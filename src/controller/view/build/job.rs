@@ -113,6 +113,7 @@ impl Snapshot<'_> {
             wanted: wanted_activity,
             until,
             latest_start: job.latest_start(),
+            start: start_view(job).filter(|_| job.is_held()),
             phase: job.phase,
             reason: job.reason.clone(),
             power_limit_w: wanted.map(|set| set.limit.watts().get()),

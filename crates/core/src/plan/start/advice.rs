@@ -66,7 +66,7 @@ impl fmt::Display for StartReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::CleanerLater => "It waited for a cleaner window.",
-            Self::CleanestNow => "No later start was expected to emit less.",
+            Self::CleanestNow => "No later start was expected to be better.",
             Self::GainTooSmall => "Waiting was expected to save too little.",
             Self::TooUncertain => "Waiting was too likely to lose.",
             Self::NoTimeToWait => "The latest start left no time to wait.",
@@ -130,7 +130,7 @@ impl fmt::Display for StartAdvice {
             }
             StartReason::CleanestNow => {
                 let now = self.now.intensity.get();
-                write!(f, "{first}, at {now:.0} g/kWh: no later start is expected to emit less.")
+                write!(f, "{first}, at {now:.0} g/kWh: no later start is expected to be better.")
             }
             StartReason::GainTooSmall => {
                 let gain = percent(self.saving.expected.max(0.0));
