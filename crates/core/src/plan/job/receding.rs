@@ -13,7 +13,7 @@ use super::pausing::{Paused, Rules, solve_pausing, solve_resuming};
 use super::planner::{Due, DueWork, Planner};
 use super::problem::{Infeasible, PlanSlot, Point, Problem, Solution};
 use super::shares::{Shares, fill, shortest_dwell, spans, time, without_short_parts};
-use crate::domain::{Activity, Promise};
+use crate::domain::{Activity, Objective, Promise};
 use crate::plan::reason::{PlanContext, Reason, explain};
 use crate::plan::request::{Request, Unplannable};
 use crate::plan::schedule::{Plan, Segment, Verdict};
@@ -48,7 +48,11 @@ impl Planner<'_> {
     fn solve(&self, due: &DueWork) -> Result<Plan, Unplannable> {
         let (problem, known_until) = self.problem(due)?;
         let promise = due.latest_end.map(|(_, promise)| promise);
-        Ok(match self.optimum(&problem, due) {
+        let Some(optimum) = self.optimum(&problem, due).transpose() else {
+            let objective = Objective { pausable: None, ..*self.request.objective };
+            return plan(&Request { objective: &objective, ..*self.request });
+        };
+        Ok(match optimum {
             Ok(Optimum { problem, solution, promise: binding, over_budget, restrained }) => {
                 let whole = self.request.progress.samples + due.samples;
                 let dwell = shortest_dwell(self.request.dwell, whole, self.request.profile);
@@ -87,8 +91,10 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the optimum for the job's objective, with the job's pauses and its carbon budget, if any.
-    fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Optimum, Infeasible> {
+    /// Returns the optimum for the job's objective, with the job's pauses and its carbon budget, if any. `None` if the
+    /// job may pause but no pause pays: it is then to be planned as a job that may not pause, whose shorter horizon has
+    /// other errors.
+    fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Option<Optimum>, Infeasible> {
         let budget = self.budget_left();
         let left = budget.map(|(left, _)| left);
         if let Some(costs) = self.request.objective.pausable {
@@ -103,36 +109,36 @@ impl Planner<'_> {
                     if let Ok(resumed) = solve_resuming(problem, &rules)
                         && !self.staying_paused_pays((&resumed.problem, &resumed.solution), with)
                     {
-                        return Ok(Optimum::plain(resumed.problem, resumed.solution));
+                        return Ok(Some(Optimum::plain(resumed.problem, resumed.solution)));
                     }
                 }
                 _ => {
                     if let Ok(without) = dual::solve(problem)
                         && !self.pausing_pays((problem, &without), with)
                     {
-                        return Ok(self.limit_by_uncertainty(problem, without, due));
+                        return Ok(None);
                     }
                 }
             }
             let promise = budget.filter(|_| multiplier > 0.0).map(|(_, promise)| promise);
-            return Ok(Optimum { promise, over_budget, ..Optimum::plain(pieces, solution) });
+            return Ok(Some(Optimum { promise, over_budget, ..Optimum::plain(pieces, solution) }));
         }
         let Some((left, promise)) = budget else {
             let solution = dual::solve(problem)?;
-            return Ok(self.limit_by_uncertainty(problem, solution, due));
+            return Ok(Some(self.limit_by_uncertainty(problem, solution, due)));
         };
-        match solve_within(problem, left) {
+        Ok(Some(match solve_within(problem, left) {
             Ok(within) if within.multiplier > 0.0 => {
                 let problem = problem.with_budget_at(within.multiplier);
-                Ok(Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) })
+                Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) }
             }
-            Ok(within) => Ok(self.limit_by_uncertainty(problem, within.solution, due)),
+            Ok(within) => self.limit_by_uncertainty(problem, within.solution, due),
             Err(OverBudget::By(solution)) => {
                 let least = Optimum::plain(problem.least_counted(), solution);
-                Ok(Optimum { promise: Some(promise), over_budget: true, ..least })
+                Optimum { promise: Some(promise), over_budget: true, ..least }
             }
-            Err(OverBudget::Infeasible(why)) => Err(why),
-        }
+            Err(OverBudget::Infeasible(why)) => return Err(why),
+        }))
     }
 
     /// Returns the solution with its present slot changed if the forecast is too uncertain to follow.

@@ -144,6 +144,21 @@ proptest! {
         prop_assert!((time(&with, JobActivity::Resuming) - 300.0 * stops(&with)).abs() < 1e-3, "{:?}", with.segments);
     }
 
+    /// A stopping job has a longer horizon, whose errors must not change how a job trains that does not stop.
+    #[test]
+    fn a_job_that_is_not_to_stop_is_planned_like_one_that_may_not(
+        intensities in proptest::collection::vec(20.0..600.0f64, 30),
+        days in proptest::collection::vec((24..48_usize, proptest::collection::vec(-200.0..200.0f64, 48)), 5..12),
+        work in 4.0..14.0f64,
+        idle in prop_oneof![Just(0.0), Just(50.0)],
+    ) {
+        let mut job = job(&intensities, work, 28.0);
+        job.objective.pausable = Some(costs().pausing(Watts::new(idle)));
+        let errors = ErrorPaths::of(at(0.0), days.into_iter().map(|(known, day)| day[..known].to_vec()));
+        let (with, without) = (planned(&job, &errors), planned(&without_stops(&job), &errors));
+        prop_assert!(stops(&with) > 0.0 || with == without, "{with:?}, {without:?}");
+    }
+
     #[test]
     fn nothing_stops_a_job_under_a_constant_signal(intensity in 1.0..900.0f64, work in 2.0..20.0f64) {
         let job = job(&[intensity; 30], work, 40.0);
