@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Advisor, LONG, eventually, wattune};
+use crate::support::{Advisor, LONG, eventually, send_signal, wattune};
 
 /// A stand-in for the daemon, and a folder in which the command writes down its starts and stops.
 struct Scene {
@@ -99,8 +99,7 @@ impl Running {
     }
 
     fn kill(&self, signal: &str) {
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
-        assert!(sent.expect("kill runs").success());
+        send_signal(&self.child, signal);
     }
 
     async fn code(&mut self) -> Option<i32> {
@@ -257,7 +256,16 @@ async fn a_key_runs_once_at_a_time() {
     let flags = ["--within", "12h", "--key", "k"];
     let mut first = scene.start(&flags);
     first.says("held until").await;
-    // The stand-in does not say in which namespace of processes it is: only the lease shows that the first one lives.
+    let mut second = Running::of(scene.run(&flags), scene.path("second"));
+    assert_eq!(second.code().await, Some(2), "{}", second.err());
+    let said = format!("its process runs on this machine (process {})", first.child.id());
+    assert!(second.err().contains(&said), "{}", second.err());
+    // Without its lock, the first one is as on another machine: only the lease shows that it lives.
+    let is_lock =
+        |path: &PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text == format!("{}\n", first.child.id()));
+    let mut locks = std::fs::read_dir("/tmp").expect("readable").flatten().map(|entry| entry.path());
+    let lock = locks.find(|path| path.to_string_lossy().contains("wattune-key-") && is_lock(path));
+    std::fs::remove_file(lock.expect("a lock")).expect("removed");
     let mut second = Running::of(scene.run(&flags), scene.path("second"));
     assert_eq!(second.code().await, Some(2), "{}", second.err());
     assert!(second.err().contains("renews the lease, so the command does not start here"), "{}", second.err());

@@ -102,6 +102,31 @@ async fn a_key_that_a_process_of_this_machine_has_is_refused_at_once() {
 }
 
 #[tokio::test]
+async fn a_key_has_one_process_while_the_daemon_is_frozen() {
+    let scene = Scene::new().await;
+    scene.daemon.signal("STOP");
+    let (stop, began) = (scene.path("stop"), scene.path("began"));
+    let script = format!("touch {began}; while ! [ -e {stop} ]; do sleep 0.05; done; exit 3");
+    let mut first = scene.start(&["--key", "nightly"], &script, "first");
+    eventually("the first command", LONG, async || Path::new(&began).exists().then_some(())).await;
+    for flags in [&["--key", "nightly"][..], &["--key", "nightly", "--within", "12", "--start-now"]] {
+        let second = Ended::of(&mut scene.run(flags, "echo twice"));
+        let said = format!("its process runs on this machine (process {})", first.id());
+        assert!(second.failed(2).contains(&said), "{second:?}");
+        assert_eq!(second.out, "");
+    }
+    std::fs::write(Path::new(&stop), "").expect("written");
+    assert_eq!(code(&mut first).await, Some(3));
+    // A killed process frees the key.
+    let mut killed = scene.start(&["--key", "nightly"], "exec sleep 60", "killed");
+    scene.says("killed", "daemon").await;
+    killed.kill().expect("killed");
+    killed.wait().expect("gone");
+    assert_eq!(Ended::of(&mut scene.run(&["--key", "nightly"], "echo again")).done(), "again\n");
+    scene.daemon.kill();
+}
+
+#[tokio::test]
 async fn a_run_inside_another_one_writes_its_summary_too() {
     let scene = Scene::new().await;
     let (inner, program) = (scene.path("inner.json"), env!("CARGO_BIN_EXE_wattune"));

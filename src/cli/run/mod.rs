@@ -10,6 +10,7 @@ mod folder;
 mod gpus;
 mod hold;
 mod journal;
+mod key_lock;
 mod launch;
 mod lines;
 mod link;
@@ -42,6 +43,7 @@ use self::folder::RunFolder;
 use self::gpus::Visible;
 use self::hold::local_with_date;
 use self::journal::Journal;
+use self::key_lock::{KeyLock, KeyLockError};
 use self::launch::{Launcher, unreceived};
 use self::lines::Latest;
 use self::link::Link;
@@ -130,6 +132,18 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         write_json(args, &Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal });
         return Ok(Exit::Code(exit_code));
     }
+    let _lock = match registration.key().map(|key| KeyLock::take(key, &addresses)).transpose() {
+        Err(taken @ KeyLockError::Taken(_)) => {
+            say(&format!("{taken}, so the command does not start here"));
+            return Ok(Exit::Code(WRONG_USE));
+        }
+        // The daemon alone then sees to it that the key has one process.
+        Err(KeyLockError::Io(error)) => {
+            tracing::debug!("the key is not locked: {error}");
+            None
+        }
+        Ok(lock) => lock,
+    };
     let now = Reading::now();
     if registration.deadline().is_some_and(|deadline| deadline < now.wall) && !args.quiet {
         say("the deadline has passed already, so the job runs as fast as it can");

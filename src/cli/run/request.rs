@@ -183,6 +183,11 @@ impl Registration {
         self.body.get("work")?["total_samples"].as_f64()
     }
 
+    /// Returns the job's key, if it has one.
+    pub(super) fn key(&self) -> Option<&str> {
+        self.body.get("key")?.as_str()
+    }
+
     /// Returns the signal that asks the command to save and exit (first), and the seconds that saving takes, if known
     /// (second). `None` if the command does not offer to be suspended.
     pub(super) fn suspend(&self) -> Option<(&str, Option<f64>)> {
