@@ -55,7 +55,7 @@ pub fn unknown_zone(settings: &CarbonSettings) -> Option<String> {
     }
     let write = similar(zone.as_str())
         .map_or_else(|| "write".to_owned(), |name| format!("did you mean {name}? Otherwise write"));
-    (place.is_code() && place.country().is_none()).then(|| {
+    ((place.is_code() && place.country().is_none()) || place.is_no_country()).then(|| {
         format!(
             "{zone} is no zone that wattune knows; {write} a country (\"DE\" or \"Germany\"), latitude,longitude, or a code \
              that `wattune carbon zones` lists"
@@ -116,7 +116,12 @@ mod tests {
         let india = advice("zone = \"IN\"").expect("no source without a key");
         assert!(india.contains("https://portal.electricitymaps.com") && !india.contains("WattTime"), "{india}");
         assert!(advice("zone = \"US-CAL-CISO\"").is_some_and(|a| a.contains("WATTTIME_USERNAME")));
-        for (zone, word) in [("91,0", "-90 to 90"), ("51.5;-0.1", "comma between"), ("Atlantis", "Electricity Maps")] {
+        for (zone, word) in [
+            ("91,0", "-90 to 90"),
+            ("51.5;-0.1", "comma between"),
+            ("Atlantis", "Electricity Maps"),
+            ("XX", "Electricity Maps"),
+        ] {
             let reported = advice(&format!("zone = \"{zone}\"")).expect(zone);
             assert!(
                 reported.starts_with(&format!("{zone} is no zone that wattune knows")) && reported.contains(word),

@@ -7,7 +7,7 @@ mod countries;
 mod keyless_tests;
 mod zones;
 
-use country_boundaries::{BOUNDARIES_ODBL_180X90, CountryBoundaries, LatLon};
+use country_boundaries::{BOUNDARIES_ODBL_180X90, BoundingBox, CountryBoundaries, LatLon};
 
 use serde::Serialize;
 
@@ -106,6 +106,11 @@ impl Place {
         }
     }
 
+    /// Returns true if the place is written as a country's alpha-2 code that no country has.
+    pub(in crate::providers) fn is_no_country(&self) -> bool {
+        matches!(self.form, Form::Country(_)) && self.country().is_some_and(|country| !is_country(&country))
+    }
+
     /// Returns advice if the place looks like coordinates but is no valid `latitude,longitude`; otherwise `None`.
     pub(in crate::providers) fn misread(&self) -> Option<&'static str> {
         let text = self.zone.as_str();
@@ -176,6 +181,15 @@ pub(in crate::providers) fn within_country(points: &[(f64, f64)], country: &str)
         .collect()
 }
 
+/// Returns true if a code is that of a country or of an area that has a code of its own (Hong Kong), as those with
+/// known borders have.
+fn is_country(alpha2: &str) -> bool {
+    let Some(boundaries) = boundaries() else { return true };
+    let halves = [-180.0, 0.0].map(|west| BoundingBox::new(-90.0, west, 90.0, west + 179.9));
+    let ids = halves.into_iter().flatten().flat_map(|half| boundaries.intersecting_ids(half));
+    ids.into_iter().any(|id| id.split('-').any(|part| part == alpha2))
+}
+
 fn country_at(latitude: f64, longitude: f64) -> Option<String> {
     country_in(&boundaries()?, latitude, longitude)
 }
@@ -228,6 +242,16 @@ mod tests {
             ("eastus", None),
         ] {
             assert_eq!(place(text).country().as_deref(), country, "{text}");
+        }
+        for (text, wrong) in
+            [("XX", true), ("zz", true), ("IN", false), ("ke", false), ("HK", false), ("PR", false), ("XK", false)]
+        {
+            assert_eq!(place(text).is_no_country(), wrong, "{text}");
+        }
+        for source in crate::providers::sources::Source::ALL {
+            for country in source.descriptor().countries {
+                assert!(!place(country).is_no_country(), "{country}");
+            }
         }
         assert!(place("91,0").is_code() && place("eastus").is_code() && !place("fr").is_code());
         for wrong in ["91,0", "51.5", "51.5;-0.1", "51.5N 0.1W", "0,181", "52,52,13"] {
