@@ -190,7 +190,10 @@ fn stated(out: &mut impl Write, missed: &mut Vec<String>, rows: &[WaitingRow]) -
         out,
         "stated at each submission (also if the job then starts at once), and as observed; all grids together. The last two"
     )?;
-    writeln!(out, "columns are about the jobs that waited: these decided again, and so lost less often.\n")?;
+    writeln!(
+        out,
+        "columns are about the jobs that waited. Their starts were chosen anew meanwhile, so they lost less often.\n"
+    )?;
     writeln!(
         out,
         "| stated probability, % | submissions | stated, mean in % | observed, % | jobs that waited | of these lost, % |"
