@@ -5,7 +5,7 @@ use std::path::Path;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, FakeDriver, LONG, eventually, now};
+use crate::support::{Daemon, FakeDriver, LONG, eventually, moment, now};
 
 /// A file with an actual value for each past hour of two days and a forecast for each hour of the two days to come.
 fn file(dir: &Path) -> std::path::PathBuf {
@@ -29,10 +29,6 @@ async fn first(driver: &FakeDriver, state: &Path) -> Daemon {
     let daemon = Daemon::start(command, state).await;
     daemon.carbon_where("the file", |c| c["basis"] == "source").await;
     daemon
-}
-
-fn moment(value: &Value) -> DateTime<Utc> {
-    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
 }
 
 /// The intensities by the end of their slots, from a forecast or history of the daemon's own API.

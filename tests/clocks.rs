@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, FakeDriver, Training, eventually, forecast_file};
+use crate::support::{Daemon, FakeDriver, Training, eventually, forecast_file, journal};
 
 const LONG: Duration = Duration::from_secs(90);
 const HIGHEST: f64 = 1740.0;
@@ -48,10 +48,6 @@ async fn start(driver: &FakeDriver, state: &tempfile::TempDir) -> Daemon {
     let mut command = Daemon::command_set(driver, state.path(), SETTINGS);
     command.arg("--carbon-file").arg(carbon);
     Daemon::start(command, state.path()).await
-}
-
-fn journal(state: &tempfile::TempDir) -> String {
-    std::fs::read_to_string(state.path().join("found-limits.json")).unwrap_or_default()
 }
 
 async fn locked(driver: &FakeDriver, gpu: usize) -> f64 {
@@ -116,12 +112,12 @@ async fn clocks_save_where_limits_do_nothing_and_are_unlocked_whatever_happens()
     locked(&driver, 0).await;
 
     daemon.kill();
-    assert!(journal(&state).contains("\"locked_mhz\""), "{}", journal(&state));
+    assert!(journal(state.path()).contains("\"locked_mhz\""), "{}", journal(state.path()));
     let said = Daemon::restore(&driver, state.path());
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("its clocks unlocked"), "{said}");
     assert_eq!((driver.lock_mhz(0), driver.limit_w(0)), (Some(0.0), Some(300.0)));
-    assert!(!journal(&state).contains("found_mw"));
+    assert!(!journal(state.path()).contains("found_mw"));
 
     // What was measured is known: the next daemon locks without a sweep, and the one after a kill unlocks at once.
     let daemon = start(&driver, &state).await;
@@ -162,7 +158,7 @@ async fn clocks_save_where_limits_do_nothing_and_are_unlocked_whatever_happens()
     .await;
     assert!(daemon.stop("TERM").await.success());
     assert_eq!(driver.lock_mhz(0), Some(1725.0));
-    assert!(!journal(&state).contains("found_mw"), "{}", journal(&state));
+    assert!(!journal(state.path()).contains("found_mw"), "{}", journal(state.path()));
     training.stop().await;
 }
 
@@ -242,7 +238,7 @@ async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
     daemon.delete(&format!("/v1/jobs/{next}")).await.expect(200);
     assert_eq!(daemon.stop("TERM").await.code(), Some(1));
     assert_eq!(driver.lock_mhz(0), Some(lock));
-    assert!(journal(&state).contains("\"locked_mhz\""), "{}", journal(&state));
+    assert!(journal(state.path()).contains("\"locked_mhz\""), "{}", journal(state.path()));
     let restored = Daemon::restore(&driver, state.path());
     let said = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert_eq!(restored.status.code(), Some(1), "{said}");
@@ -252,7 +248,7 @@ async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
     let restored = Daemon::restore(&driver, state.path());
     let said = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(restored.status.success() && said.contains("only a GPU under load shows the effect"), "{said}");
-    assert!(!journal(&state).contains("found_mw"), "{}", journal(&state));
+    assert!(!journal(state.path()).contains("found_mw"), "{}", journal(state.path()));
     assert_eq!(driver.lock_mhz(0), Some(0.0));
 }
 
@@ -278,7 +274,7 @@ async fn locks_that_the_driver_ignores_are_a_problem_and_make_no_points() {
     assert!(locked.is_empty(), "{profile}");
     training.stop().await;
     assert!(daemon.stop("TERM").await.success());
-    assert!(!journal(&state).contains("found_mw"), "{}", journal(&state));
+    assert!(!journal(state.path()).contains("found_mw"), "{}", journal(state.path()));
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use wattune_core::time::Monotonic;
 use wattune_core::units::{Seconds, Watts};
 
 use crate::nvml::{CURVE, gpu};
-use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file, output_text};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file, journal, output_text};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -37,10 +37,6 @@ fn counting() -> serde_json::Value {
 
 fn job(objective: serde_json::Value) -> serde_json::Value {
     json!({"name": "resnet50", "gpus": [0], "work": {"total_samples": 1_000_000}, "objective": objective, "lease_s": 60})
-}
-
-fn journal(state: &std::path::Path) -> String {
-    std::fs::read_to_string(state.join("found-limits.json")).unwrap_or_default()
 }
 
 /// Waits for the first look at a [`counting`] GPU, then lets it work.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, gpu};
-use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file, journal};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -62,7 +62,7 @@ impl Case {
     }
 
     fn journal(&self) -> String {
-        std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default()
+        journal(self.state.path())
     }
 
     /// Ends the daemon in order: GPUs must have `limits` then, and nothing is left to restore.
@@ -70,8 +70,8 @@ impl Case {
         assert_eq!(self.daemon.stop("TERM").await.code(), Some(0));
         let now: Vec<_> = (0..limits.len()).map(|b| self.driver.limit_w(b).expect("known")).collect();
         assert_eq!(now, limits);
-        let journal = std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default();
-        assert!(!journal.contains("found_mw"), "{journal}");
+        let left = journal(self.state.path());
+        assert!(!left.contains("found_mw"), "{left}");
         self.state
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, gpu};
-use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, output_text};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, journal, output_text};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -43,7 +43,7 @@ impl Case {
     }
 
     fn journal(&self) -> String {
-        std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default()
+        journal(self.state.path())
     }
 
     fn holds(&self, gpu: usize) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::gpu;
-use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, send_signal, wattune};
 
 /// A daemon on fake GPUs, and what its commands need to reach it.
 struct Scene {
@@ -71,11 +71,6 @@ fn run_at(address: &str, temporary: &Path, flags: &[&str]) -> Command {
     command
 }
 
-fn kill(child: &Child, signal: &str) {
-    let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
-    assert!(sent.expect("kill runs").success());
-}
-
 async fn wait(child: &mut Child) -> Option<i32> {
     eventually("the end", LONG, async || child.try_wait().expect("known")).await.code()
 }
@@ -124,7 +119,7 @@ async fn signals_reach_the_command() {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let mut ready = [0; 6];
         std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut ready).expect("ready");
-        kill(&child, signal);
+        send_signal(&child, signal);
         assert_eq!(wait(&mut child).await, Some(code), "{signal}: {script}");
     }
     assert_eq!((scene.open().await, scene.folders()), (0, 0));
@@ -263,7 +258,7 @@ async fn a_controlled_gpu_is_recorded_without_control() {
     let job = scene.job("the second job", |job| job["name"] == "second").await;
     assert_eq!(job["control"], false);
     assert_eq!(scene.daemon().gpu(0).await["owner"], owner);
-    kill(&child, "TERM");
+    send_signal(&child, "TERM");
     assert_eq!(wait(&mut child).await, Some(143));
     let mut text = String::new();
     std::io::Read::read_to_string(child.stderr.as_mut().expect("piped"), &mut text).expect("read");
@@ -286,7 +281,7 @@ async fn a_script_may_replace_the_registration() {
     assert!(problem["detail"].as_str().expect("a sentence").contains("ended"), "{problem}");
     let unknown = json!({"name": "own", "gpus": [0], "replaces": "no-such-job"});
     scene.daemon().post("/v1/jobs", &unknown).await.problem(404);
-    kill(&child, "TERM");
+    send_signal(&child, "TERM");
     assert_eq!(wait(&mut child).await, Some(143));
 }
 
@@ -361,7 +356,7 @@ async fn control_begins_once_the_gpu_is_free() {
     .await;
     let job = scene.job("control", |job| job["name"] == "next" && job["control"] == true).await;
     assert_eq!(scene.daemon().gpu(0).await["owner"], job["job_id"]);
-    kill(&child, "TERM");
+    send_signal(&child, "TERM");
     assert_eq!(wait(&mut child).await, Some(143));
     assert_eq!(scene.open().await, 0);
 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
+use chrono::{NaiveDateTime, TimeDelta};
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, forecast_file, now, wattune};
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, forecast_file, moment, now, wattune};
 
 /// A forecast that is cleanest in the hours 7 and 8 from now on.
 fn file(dir: &tempfile::TempDir) -> std::path::PathBuf {
@@ -26,10 +26,6 @@ fn when_in(zone: &str, dir: &Path, carbon: &Path, arguments: &[&str]) -> Ended {
 
 fn when(dir: &tempfile::TempDir, carbon: &Path, arguments: &[&str]) -> Ended {
     when_in("UTC", dir.path(), carbon, arguments)
-}
-
-fn moment(value: &Value) -> DateTime<Utc> {
-    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
 }
 
 /// Checks what holds for each advice.

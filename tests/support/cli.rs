@@ -1,7 +1,9 @@
 //! The command line as a person uses it.
 
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::{FakeDriver, traces};
@@ -82,4 +84,22 @@ pub(crate) fn output_text(output: &Output, code: i32) -> String {
     let text = String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned();
     assert_eq!(output.status.code(), Some(code), "{text}");
     text
+}
+
+/// Sends a signal, by name or number, to a process.
+#[track_caller]
+pub(crate) fn send_signal(child: &Child, signal: &str) {
+    let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+/// Returns the restore journal in a state folder; empty if there is none.
+pub(crate) fn journal(state: &Path) -> String {
+    std::fs::read_to_string(state.join("found-limits.json")).unwrap_or_default()
+}
+
+/// Returns the time in a JSON value.
+#[track_caller]
+pub(crate) fn moment(value: &Value) -> DateTime<Utc> {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
 }

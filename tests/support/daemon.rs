@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cli::send_signal;
 use super::{FakeDriver, eventually};
 
 /// A running daemon. Killed, not stopped, when dropped.
@@ -272,8 +273,7 @@ impl Daemon {
 
     /// Sends a signal by name or number.
     pub(crate) fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
-        assert!(sent.expect("kill runs").success());
+        send_signal(&self.child, signal);
     }
 
     /// How it ended, if it has.

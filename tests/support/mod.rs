@@ -10,7 +10,7 @@ mod shape;
 mod training;
 
 pub(crate) use advisor::Advisor;
-pub(crate) use cli::{Ended, number, output_text, simulate, wattune};
+pub(crate) use cli::{Ended, journal, moment, number, output_text, send_signal, simulate, wattune};
 pub(crate) use daemon::{Answer, Daemon};
 pub(crate) use driver::{FakeDriver, Write};
 pub(crate) use grid::{Asked, Grid, Said, Weather};

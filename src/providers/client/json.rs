@@ -157,6 +157,11 @@ pub(in crate::providers) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
     notes
 }
 
+/// Returns the note of an answer without the actual values of the last day.
+pub(in crate::providers) fn unknown_last_day(error: &ProviderError) -> String {
+    format!("the actual values of the last 24 h are unknown: {error}")
+}
+
 /// Returns a note if the forecast ends more than 1.5 h before the requested horizon, `requested_h` hours after now.
 pub(in crate::providers) fn note_short<V: SignalValue>(
     forecast: &Forecast<V>,

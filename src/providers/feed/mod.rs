@@ -18,7 +18,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt;
 use rand::TryRng;
 use rand::rngs::SysRng;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -94,16 +94,10 @@ pub struct FeedHandle<V: SignalValue = GramsPerKwh> {
     pub state: watch::Receiver<FeedState<V>>,
     /// The feed's task, which ends after its token is cancelled, and never before.
     pub task: JoinHandle<()>,
-    poll: Arc<Notify>,
     ranks: Arc<Mutex<Ranks>>,
 }
 
 impl<V: SignalValue> FeedHandle<V> {
-    /// Polls every source as soon as possible, even if it is not due.
-    pub fn poll_now(&self) {
-        self.poll.notify_one();
-    }
-
     /// Returns the shared map in which the recent skill of each source is written.
     pub fn ranks(&self) -> Arc<Mutex<Ranks>> {
         Arc::clone(&self.ranks)
@@ -263,7 +257,7 @@ impl<V: SignalValue> Feed<V> {
 
     /// Polls until `cancel` is cancelled: at once, and then whenever a source is due. A source that is slow to answer
     /// does not delay the others.
-    pub async fn run(mut self, clock: Arc<dyn Clock>, cancel: CancellationToken, poll: Arc<Notify>) {
+    pub async fn run(mut self, clock: Arc<dyn Clock>, cancel: CancellationToken) {
         let mut requests: JoinSet<(usize, Outcome<V>)> = JoinSet::new();
         loop {
             let now = clock.now();
@@ -274,7 +268,6 @@ impl<V: SignalValue> Feed<V> {
             let nap = self.until_next(clock.now()).min(LONGEST_NAP);
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = poll.notified() => self.members.iter_mut().for_each(|m| m.due = Monotonic::default()),
                 Some(finished) = requests.join_next() => {
                     // The tasks catch panics of a source, and are never cancelled.
                     let Ok((index, outcome)) = finished else { continue };
@@ -337,9 +330,9 @@ impl<V: SignalValue> Feed<V> {
         cancel: CancellationToken,
     ) -> FeedHandle<V> {
         let feed = Self::start(groups, options, clock.now()).await;
-        let (state, poll, ranks) = (feed.subscribe(), Arc::new(Notify::new()), Arc::clone(&feed.ranks));
-        let task = tokio::spawn(feed.run(clock, cancel, Arc::clone(&poll)));
-        FeedHandle { state, task, poll, ranks }
+        let (state, ranks) = (feed.subscribe(), Arc::clone(&feed.ranks));
+        let task = tokio::spawn(feed.run(clock, cancel));
+        FeedHandle { state, task, ranks }
     }
 }
 

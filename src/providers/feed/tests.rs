@@ -152,19 +152,15 @@ async fn an_unwritable_cache_does_not_stop_the_feed() {
 }
 
 #[tokio::test]
-async fn a_task_polls_at_once_on_request_and_until_cancelled() {
+async fn a_task_polls_when_due_and_until_cancelled() {
     let cancel = CancellationToken::new();
     let clock = Arc::new(SystemClock::start());
-    let provider = Scripted::new(&[Some(1.0), Some(2.0)]);
-    let mut handle =
-        Feed::spawn(vec![vec![provider as Arc<dyn Provider>]], FeedOptions::default(), clock.clone(), cancel.clone())
-            .await;
-    let first = handle.state.wait_for(|s| s.sources[0].fetched_at.is_some()).await.expect("polls").clone();
-    assert_eq!(value_at(&first, clock.utc()), Some(1.0));
-    handle.poll_now();
+    let values = Mutex::new([Some(1.0), Some(2.0)].into());
+    let quick = Scripted { name: "scripted", values, cadence: Seconds::new(0.05) };
+    let group = vec![Arc::new(quick) as Arc<dyn Provider>];
+    let mut handle = Feed::spawn(vec![group], FeedOptions::default(), clock.clone(), cancel.clone()).await;
     let second = handle.state.wait_for(|s| value_at(s, clock.utc()) == Some(2.0)).await.expect("polls again").clone();
-    assert!(second.sources[0].next_poll_at > clock.utc());
-    handle.poll_now();
+    assert!(second.sources[0].fetched_at.is_some());
     handle.state.wait_for(|s| s.sources[0].consecutive_failures == 1).await.expect("a failure is a state");
     cancel.cancel();
     tokio::time::timeout(Duration::from_secs(5), handle.task).await.expect("ends").expect("without a panic");

@@ -10,5 +10,6 @@ mod run;
 pub use figures::Figures;
 pub use frontier::Frontier;
 pub use means::{Mean, means};
+pub(crate) use row::rfc3339;
 pub use row::{CaseResult, Row};
 pub use run::{Study, StudyError};

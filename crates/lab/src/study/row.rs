@@ -87,7 +87,7 @@ impl Row {
     }
 }
 
-fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&t.format("%FT%TZ"))
 }
 

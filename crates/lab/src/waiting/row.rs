@@ -1,7 +1,9 @@
 //! The row of results of one policy for one submission.
 
 use chrono::{DateTime, Utc};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+
+use crate::study::rfc3339;
 
 /// Result of one policy for one submission.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,8 +35,4 @@ pub struct WaitingRow {
     pub loss_probability: Option<f64>,
     /// Reduction of emissions in the window for which `loss_probability` is stated, in percent; below zero is a loss.
     pub stated_window_reduction_pct: Option<f64>,
-}
-
-fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&t.format("%FT%TZ"))
 }

@@ -20,7 +20,7 @@ use serde_json::Value;
 use self::parse::{Location, ParsedForecast};
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::series;
+use crate::providers::client::json::{series, unknown_last_day};
 use crate::providers::client::{Api, ApiSource, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName, within_country};
@@ -233,7 +233,7 @@ impl ApiSource for CarbonAwareSdk {
             // The day has no values, which is not an error.
             Err(ProviderError::Empty { .. }) => Vec::new(),
             Err(error) => {
-                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
+                notes.push(unknown_last_day(&error));
                 Vec::new()
             }
             Ok(rows) => rows,

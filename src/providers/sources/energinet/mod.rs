@@ -19,7 +19,9 @@ use serde_json::Value;
 
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::{array, by_starts, malformed, series, unexpected, utc_time, value};
+use crate::providers::client::json::{
+    array, by_starts, malformed, series, unexpected, unknown_last_day, utc_time, value,
+};
 use crate::providers::client::{Api, ApiSource, Contribution, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::ZoneName;
@@ -126,7 +128,7 @@ impl ApiSource for Energinet {
         let mut notes = Vec::new();
         let behind = match self.get("/dataset/CO2Emis", &[("start", "now-P1D")], now).await {
             Err(error) if !no_forecast => {
-                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
+                notes.push(unknown_last_day(&error));
                 Vec::new()
             }
             behind => behind?,

@@ -21,7 +21,9 @@ use serde_json::Value;
 pub use self::settings::Settings;
 use self::settings::{Postcode, RegionId};
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::{MOST_POINTS, malformed, note_short, notes as notes_of, time, unexpected, value};
+use crate::providers::client::json::{
+    MOST_POINTS, malformed, note_short, notes as notes_of, time, unexpected, unknown_last_day, value,
+};
 use crate::providers::client::{Api, ApiSource, Contribution, Network, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError, shortened};
 use crate::providers::place::{Place, ZoneName};
@@ -203,7 +205,7 @@ impl ApiSource for UkCarbonIntensity {
         };
         let behind = match self.area {
             Area::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
-                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
+                notes.push(unknown_last_day(&error));
                 Vec::new()
             }),
             Area::Region(_) | Area::Postcode(_) => Vec::new(),

@@ -23,7 +23,7 @@ use self::parse::{Row, Rows, SIGNAL};
 use self::session::{Session, not_in_plan};
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::{note_short, series};
+use crate::providers::client::json::{note_short, series, unknown_last_day};
 use crate::providers::client::{Api, ApiSource, Contribution, Denied, Secret, SharedSettings, abridged};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
@@ -245,7 +245,7 @@ impl ApiSource for WattTime {
         let behind = match (behind, &ahead) {
             (Ok(behind), _) => behind,
             (Err(error), Some(_)) => {
-                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
+                notes.push(unknown_last_day(&error));
                 Vec::new()
             }
             (Err(error), None) => return Err(error),

@@ -88,7 +88,7 @@ pub trait Chooser {
     /// limit follows: if runs overlap, the cost of this run, else of all runs of the recurrence.
     fn observe(&mut self, _job: &Job, _ended: &EndedRun, _spent: Cost) {}
 
-    /// Returns the state of a policy that learns as one of the daemon's policies does; `None` for other policies.
+    /// Returns the learner if this policy learns as one of the daemon's does; `None` otherwise.
     fn learner(&mut self) -> Option<&mut Learner> {
         None
     }
