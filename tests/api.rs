@@ -130,7 +130,7 @@ async fn what_is_not_there_is_a_problem_and_so_is_a_external_page() {
         let problem = daemon.get(path).await.problem(404);
         assert!(problem["detail"].as_str().expect("reported").contains(part), "{problem}");
     }
-    for (path, part) in [("/v1/carbon/history?hours=745", "at most 744"), ("/v1/jobs?limit=1001", "within 1 to 1000")] {
+    for (path, part) in [("/v1/carbon/history?hours=745", "at most 744"), ("/v1/jobs?limit=1001", "from 1 to 1000")] {
         let problem = daemon.get(path).await.problem(422);
         assert!(problem["detail"].as_str().expect("reported").contains(part), "{problem}");
     }
@@ -163,7 +163,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
         (json!(1e300), json!(60), "power_limit_w", "100 W to 280 W"),
         (json!(-5), json!(60), "power_limit_w", "more than 0 watts"),
         (json!("200"), json!(60), "power_limit_w", "give watts"),
-        (json!(200), json!(0), "ttl_s", "within 1 to 604800"),
+        (json!(200), json!(0), "ttl_s", "from 1 to 604800"),
         (json!(200), Value::Null, "ttl_s", "an override always expires"),
     ];
     for (limit, ttl, field, part) in refused {

@@ -266,7 +266,7 @@ async fn mistakes_in_requests_are_named() {
         ("POST", jobs, job(json!({"gpu": 0})), "gpu", "did you mean `gpus`?"),
         ("POST", jobs, job(json!({"objectve": {}})), "objectve", "did you mean `objective`?"),
         ("POST", jobs, wishes(json!({"max_slowdwn": 0.03})), "objective.max_slowdwn", "did you mean `max_slowdown`?"),
-        ("POST", jobs, job(json!({"lease_s": 3_600_000})), "lease_s", "within 1 to 86400 seconds"),
+        ("POST", jobs, job(json!({"lease_s": 3_600_000})), "lease_s", "from 1 to 86400 seconds"),
         ("POST", jobs, job(json!({"name": "\u{a0}"})), "name", "all blank"),
         ("POST", jobs, job(json!({"name": "\u{301}\u{302}"})), "name", "all blank"),
         ("POST", jobs, job(json!({"name": "\u{2800}"})), "name", "all blank"),

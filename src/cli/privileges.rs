@@ -16,8 +16,8 @@ pub(super) struct Need {
     pub(super) without: &'static str,
 }
 
-/// The capabilities that the daemon keeps, as far as it has them. It needs others only before it drops them: to open
-/// its addresses and to give the socket to a group.
+/// The capabilities that the daemon keeps, as far as it has them. It drops all others once it has opened its
+/// addresses and given the socket to a group.
 pub(super) const NEEDS: [Need; 3] = [
     Need {
         capability: CapabilitySet::SYS_ADMIN,

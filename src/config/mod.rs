@@ -57,11 +57,11 @@ impl SimulatedSettings {
     /// Checks value ranges; the error names the key.
     fn check(&self, backend: Backend) -> Result<(), String> {
         if !(1..=64).contains(&self.boards) {
-            return Err(format!("boards = {} must be within 1 to 64", self.boards));
+            return Err(format!("boards = {} must be from 1 to 64", self.boards));
         }
         let speed = self.clock_speed;
         if !(1..=3600).contains(&speed) {
-            return Err(format!("clock_speed = {speed} must be within 1 to 3600"));
+            return Err(format!("clock_speed = {speed} must be from 1 to 3600"));
         }
         if speed > 1 && backend != Backend::Simulated {
             return Err(format!(
@@ -298,7 +298,7 @@ mod tests {
         let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
         assert!(range.starts_with("4:3: window_s = 1 must be at least 5 s"), "{range}");
         let cap = error("[cap]\nlimit_w = 0\n");
-        assert!(cap.starts_with("2:1: limit_w is 0; it must be within 1 to"), "{cap}");
+        assert!(cap.starts_with("2:1: limit_w is 0; it must be from 1 to"), "{cap}");
         let entries = "[[cap.schedule]]\nfrom = \"1:00\"\nto = \"2:00\"\nlimit_w = 5\n[[cap.schedule]]\nfrom = \"25:00\"\n\
                        to = \"2:00\"\nlimit_w = 5\n";
         let second = error(entries);

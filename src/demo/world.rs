@@ -282,7 +282,7 @@ impl World {
                         }
                     }
                     Ok(_) => {}
-                    Err(error) => tracing::error!(job.id = %id, "the daemon could not hold a job: {error}"),
+                    Err(error) => tracing::error!(job.id = %id, "cannot renew a held job's lease: {error}"),
                 }
                 continue;
             }

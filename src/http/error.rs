@@ -188,12 +188,12 @@ mod tests {
 
     #[test]
     fn controller_errors_map_to_statuses() {
-        let invalid = InvalidJob { field: "lease_s", why: "is 0; it must be within 1 to 86400 seconds".into() };
+        let invalid = InvalidJob { field: "lease_s", why: "is 0; it must be from 1 to 86400 seconds".into() };
         let not_found =
             ControlError::NotFound { what: "GPU", given: "7".into(), hint: "; GPUs of this machine: 0".into() };
         let table = [
             (not_found.into(), 404, "no GPU \"7\"; GPUs of this machine: 0", None),
-            (ControlError::Invalid(invalid).into(), 422, "lease_s: is 0; it must be within", Some("lease_s")),
+            (ControlError::Invalid(invalid).into(), 422, "lease_s: is 0; it must be from", Some("lease_s")),
             (ControlError::Conflict("held by job a".into()).into(), 409, "held by job a", None),
             (ControlError::Forbidden("observes only".into()).into(), 403, "observes only", None),
             (Problem::from(Busy), 503, "try again", None),

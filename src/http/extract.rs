@@ -220,7 +220,7 @@ pub(super) fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, I
 
 /// Returns the requested maximum length of a list, or an error if the request is outside 1..=`most`.
 pub(super) fn page_length(limit: u32, most: u32) -> Result<u32, InvalidJob> {
-    let why = || format!("is {limit}; it must be within 1 to {most}");
+    let why = || format!("is {limit}; it must be from 1 to {most}");
     if (1..=most).contains(&limit) { Ok(limit) } else { Err(invalid("limit", why())) }
 }
 

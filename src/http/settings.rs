@@ -101,11 +101,11 @@ impl Settings {
             return Err("tls_cert and tls_key belong together; give both or none".into());
         }
         if !(1024..=16 << 20).contains(&self.body_limit_bytes) {
-            return Err(format!("body_limit_bytes = {} must be within 1024 to 16777216", self.body_limit_bytes));
+            return Err(format!("body_limit_bytes = {} must be from 1024 to 16777216", self.body_limit_bytes));
         }
         if !(0.1..=300.0).contains(&self.request_timeout_s.get()) {
             return Err(format!(
-                "request_timeout_s = {} must be within 0.1 to 300 seconds",
+                "request_timeout_s = {} must be from 0.1 to 300 seconds",
                 self.request_timeout_s.get()
             ));
         }
@@ -203,8 +203,8 @@ mod tests {
             ("socket_mode = \"1660\"", "octal digits"),
             ("token_keys = [\"key\"]", "absolute path"),
             ("tls_cert = \"/etc/wattune/cert.pem\"", "give both or none"),
-            ("body_limit_bytes = 10", "within 1024 to 16777216"),
-            ("request_timeout_s = 0", "within 0.1 to 300"),
+            ("body_limit_bytes = 10", "from 1024 to 16777216"),
+            ("request_timeout_s = 0", "from 0.1 to 300"),
             ("tcp = 1", "unknown field `tcp`"),
         ];
         for (text, expected) in refused {

@@ -71,9 +71,8 @@ impl From<SharedState> for Shared {
 }
 
 impl Shared {
-    /// Records in the audit log that a request was refused because its caller lacks the right to the change that it
-    /// requests. If many are refused in a short time, only their number is recorded. `why` is the answer's explanation,
-    /// where the route alone does not say it.
+    /// Records in the audit log that a request was refused because its caller lacks the right to it. If many are
+    /// refused in a short time, only their number is recorded. `why` explains the refusal where the route alone does not.
     pub(super) fn audit_refusal(&self, asker: &Asker, method: &Method, path: &str, why: Option<&str>) {
         let Ok(skipped) = self.refusals.take(&asker.identity(), Instant::now()) else { return };
         let path: String = path.chars().take(200).collect();

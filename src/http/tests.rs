@@ -250,7 +250,7 @@ async fn every_refusal_is_a_problem() {
         (daemon.get("/v1/jobs/a%20b").await, 404, "letters, digits and '-'"),
         (daemon.get("/v1/jobs/%ff").await, 400, "address cannot be read"),
         (daemon.get("/v1/jobs?state=gone").await, 422, "unknown variant `gone`, expected `open` or `ended`"),
-        (daemon.get("/v1/jobs?limit=0").await, 422, "within 1 to 1000"),
+        (daemon.get("/v1/jobs?limit=0").await, 422, "from 1 to 1000"),
         (daemon.get("/v1/jobs?status=open").await, 422, "unknown field `status`"),
         (daemon.get("/v1/carbon/history?hours=NaN").await, 422, "more than 0 and at most 744"),
         (daemon.get("/v1/carbon/history?hours=x").await, 422, "invalid float"),

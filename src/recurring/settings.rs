@@ -28,7 +28,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         let (given, longest) = (self.zeus_lease_s.get(), Terms::LONGEST_LEASE.get());
         if !(1.0..=longest).contains(&given) {
-            return Err(format!("zeus_lease_s = {given} must be within 1 to {longest} seconds"));
+            return Err(format!("zeus_lease_s = {given} must be from 1 to {longest} seconds"));
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ fn time(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, 
     match found {
         Some(t) if (first..=last).contains(&t) => Ok(t),
         Some(_) => {
-            let why = format!("{:?} is not within {} to {}", shown(), first.format("%F"), last.format("%F"));
+            let why = format!("{:?} is not between {} and {}", shown(), first.format("%F"), last.format("%F"));
             Err(invalid(field, why))
         }
         None => {

@@ -90,8 +90,8 @@ impl StoredJob {
 }
 
 impl StoredProgress {
-    /// Maximum plausible ratio of the samples in the first report to the samples that the job would have done between
-    /// registration and that report at its later throughput.
+    /// Factor by which the samples in the first report may exceed those expected since registration at the later
+    /// throughput.
     const EXPLAINED: f64 = 1.25;
 
     /// Returns the samples completed since registration. The samples in the first report count if the throughput after

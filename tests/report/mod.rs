@@ -377,7 +377,7 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
         (&["--by", "colour"][..], "tag:KEY"),
         (&["--by", "tag:"], "tag:KEY"),
         (&["--from", "yesterday"], "2026-01-31"),
-        (&["--to", "2400-01-01"], "is not within 1970-01-01 to 2370-"),
+        (&["--to", "2400-01-01"], "is not between 1970-01-01 and 2370-"),
         (&["--from", "2026-03-02", "--to", "2026-03-01"], "not before the end"),
         (&["--samples-per-epoch", "100"], "epoch"),
         (&["--functional-unit", "epoch", "--samples-per-epoch", "0"], "at least 1"),

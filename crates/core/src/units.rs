@@ -283,7 +283,7 @@ impl Seconds {
     pub fn check(self, key: &str, low: f64, high: f64) -> Result<(), String> {
         match (low..=high).contains(&self.0) {
             true => Ok(()),
-            false => Err(format!("{key} = {} must be within {low} to {high} seconds", Short(self.0))),
+            false => Err(format!("{key} = {} must be from {low} to {high} seconds", Short(self.0))),
         }
     }
 

@@ -84,7 +84,7 @@ fn slowdown(text: &str) -> Result<f64, String> {
     if (0.0..1.0).contains(&fraction) {
         return Ok(fraction);
     }
-    Err(format!("{text} is not within 0 to 1; 0.03 allows 3 % more time"))
+    Err(format!("{text} is not between 0 and 1; 0.03 allows 3 % more time"))
 }
 
 fn lease(text: &str) -> Result<f64, String> {

@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// The recurring job, as dataset/network; several with commas.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', required = true, value_parser = workload)]
     workload: Vec<(String, String)>,
-    /// The training's optimizer, if the traces have several; one for all workloads, or one for each with commas. The
+    /// The training's optimizer, if the traces have several; one for all workloads, or one each, comma-separated. The
     /// same holds for --target-metric, --max-epochs and --default-batch-size.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     optimizer: Vec<String>,

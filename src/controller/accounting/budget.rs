@@ -96,7 +96,7 @@ impl BudgetSettings {
             });
         };
         if !LIMIT_RANGE_G.contains(limit) {
-            return Err(format!("limit_g = {} must be within 0.001 to 1e12 grams of CO2 equivalent", Short(*limit)));
+            return Err(format!("limit_g = {} must be from 0.001 to 1e12 grams of CO2 equivalent", Short(*limit)));
         }
         match (per, from, until) {
             (Some(_), None, None) => Ok(()),
@@ -211,7 +211,7 @@ mod tests {
     fn mistakes_are_named_by_key() {
         let table = [
             ("per = \"day\"", "per is set without limit_g"),
-            ("limit_g = 0\nper = \"day\"", "limit_g = 0 must be within 0.001 to 1e12"),
+            ("limit_g = 0\nper = \"day\"", "limit_g = 0 must be from 0.001 to 1e12"),
             ("limit_g = 1e300\nper = \"day\"", "limit_g = 1e300 must be"),
             ("limit_g = 5", "limit_g needs a period"),
             ("limit_g = 5\nfrom = \"2026-02-01T00:00:00Z\"", "limit_g needs a period"),

@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_key() {
         let table = [
-            ("limit_w = 0", "limit_w is 0; it must be within 1 to 50000 watts"),
-            ("limit_w = 1e-9", "limit_w is 1e-9; it must be within"),
-            ("limit_w = 0.5", "limit_w is 0.5; it must be within 1 to 50000 watts; was it given in kilowatts?"),
+            ("limit_w = 0", "limit_w is 0; it must be from 1 to 50000 watts"),
+            ("limit_w = 1e-9", "limit_w is 1e-9; it must be from"),
+            ("limit_w = 0.5", "limit_w is 0.5; it must be from 1 to 50000 watts; was it given in kilowatts?"),
             ("limit_w = 1e308", "limit_w is 1e308, and the GPUs of one node draw at most 50000 watts"),
             (
                 "limit_w = 2000000",
@@ -318,7 +318,7 @@ mod tests {
             ("limit_pct = nan", "limit_pct is NaN; it must be"),
             ("limit_w = 5\nlimit_pct = 5", "limit_pct and limit_w are both given"),
             ("limit_pct = 120", "limit_pct is 120; it must be more than 0 and at most 100"),
-            ("lead_s = -1", "lead_s = -1 must be within"),
+            ("lead_s = -1", "lead_s = -1 must be from"),
             ("schedule = [{ from = \"1:00\", to = \"2:00\" }]", "schedule[0] has no cap"),
             ("schedule = [{ from = \"25:00\", to = \"2:00\", limit_w = 5 }]", "schedule[0].from is \"25:00\""),
             ("schedule = [{ limit_w = 5 }]", "schedule[0] is neither"),

@@ -80,7 +80,7 @@ impl Controller {
         if let Err(error) = self.store.save_job(&stored).await {
             return self.accounting.record_store_fault(&error);
         }
-        tracing::info!(job.id = %id, "job {id} ({}) found by its processes on {} GPU(s); it is recorded, not controlled", job.spec.name, job.spec.gpus.len());
+        tracing::info!(job.id = %id, "found job {id} ({}) on {} GPU(s); it is recorded, not controlled", job.spec.name, job.spec.gpus.len());
         self.admit(job).await;
     }
 }

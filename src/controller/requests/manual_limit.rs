@@ -73,7 +73,7 @@ impl Controller {
             return Err(ControlError::Forbidden(why));
         }
         if !OVERRIDE_RANGE_S.contains(&ttl.get()) {
-            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(ttl.get()));
+            let why = format!("is {}; it must be from 1 to 604800 seconds", Short(ttl.get()));
             return Err(ControlError::Invalid(InvalidJob { field: "ttl_s", why }));
         }
         let ceiling = self.gpus.ceiling(id);

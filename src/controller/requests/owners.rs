@@ -89,7 +89,8 @@ impl Controller {
 }
 
 /// Ways to get the right to use what is not the caller's, as the end of a sentence.
-pub(super) const REMEDY: &str = "use the Unix socket or a token with the scope gpu-control, or let root register it";
+pub(super) const REMEDY: &str =
+    "use the Unix socket or a token with the scope gpu-control, or let root register the job";
 
 /// Checks that the caller may give a job this priority, which lowers the limits of other users' jobs before its own.
 ///

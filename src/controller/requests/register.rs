@@ -324,7 +324,7 @@ fn refuse_unknown_run(job: &Job) -> Result<(), ControlError> {
         return Ok(());
     }
     let why = format!(
-        "is needed: no run of {:?} with these GPUs and this batch size is profiled yet, or work.total_samples is unknown; \
+        "is needed: no run of {:?} with these GPUs and this batch size has a profile, or work.total_samples is unknown; \
          give the expected duration",
         job.spec.name.as_str()
     );

@@ -214,7 +214,7 @@ pub struct ProgressView {
     pub wanted: Wanted,
     /// Time of the next planned change of `wanted`; absent if none is planned.
     pub until: Option<DateTime<Utc>>,
-    /// Time by which the held job starts at the latest; absent unless the job is held.
+    /// Latest start of the held job; absent unless the job is held.
     pub latest_start: Option<DateTime<Utc>>,
     /// Start that is chosen for the held job, and its expected saving; absent unless the job is held.
     pub start: Option<StartView>,

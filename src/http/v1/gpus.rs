@@ -60,7 +60,7 @@ impl SetPowerLimit {
             return Err(invalid("power_limit_w", why));
         }
         if !(1.0..=604_800.0).contains(&ttl.get()) {
-            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(self.ttl_s));
+            let why = format!("is {}; it must be from 1 to 604800 seconds", Short(self.ttl_s));
             return Err(invalid("ttl_s", why));
         }
         Ok((limit, ttl))
@@ -145,8 +145,8 @@ mod tests {
         let table = [
             (r#"{"power_limit_w":0,"ttl_s":600}"#, 422, Some("power_limit_w"), "more than 0 watts"),
             (r#"{"power_limit_w":225}"#, 422, Some("ttl_s"), "an override always expires"),
-            (r#"{"power_limit_w":225,"ttl_s":1e300}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
-            (r#"{"power_limit_w":225,"ttl_s":0}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
+            (r#"{"power_limit_w":225,"ttl_s":1e300}"#, 422, Some("ttl_s"), "from 1 to 604800 seconds"),
+            (r#"{"power_limit_w":225,"ttl_s":0}"#, 422, Some("ttl_s"), "from 1 to 604800 seconds"),
         ];
         assert_refused(limit, &table);
         assert_eq!(limit(r#"{"power_limit_w":225,"ttl_s":600}"#), Ok((Watts::new(225.0), Seconds::new(600.0))));

@@ -74,7 +74,7 @@ impl ReportQuery {
         let unit = functional_unit(self.functional_unit.as_deref(), self.samples_per_epoch)?;
         let restated_by_pct = self.restated_by_pct.unwrap_or(RESTATED_BY_PCT);
         if !(0.0..=1e6).contains(&restated_by_pct) {
-            let why = format!("is {}; it must be within 0 to 1000000 percent", Short(restated_by_pct));
+            let why = format!("is {}; it must be from 0 to 1000000 percent", Short(restated_by_pct));
             return Err(invalid("restated_by_pct", why));
         }
         Ok(ReportRequest { by, span, unit, restated_by_pct, now })

@@ -80,7 +80,7 @@ impl ZeusSettings {
         for (key, hz) in [("gpu_power_poll_hz", self.gpu_power_poll_hz), ("cpu_power_poll_hz", self.cpu_power_poll_hz)]
         {
             if !(1..=100).contains(&hz) {
-                return Err(format!("{key} = {hz} must be within 1 to 100"));
+                return Err(format!("{key} = {hz} must be from 1 to 100"));
             }
         }
         Ok(())

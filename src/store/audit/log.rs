@@ -227,7 +227,7 @@ fn store_batch(db: Result<&mut Connection, StoreError>, queue: &Mutex<Queue>) ->
         queue.expired_on = Some(today);
         drop(queue);
         if let Err(error) = expire(db) {
-            tracing::warn!("audit log: records that are 400 days old cannot be deleted today: {error}");
+            tracing::warn!("audit log: cannot delete records older than 400 days: {error}");
         }
     }
     Ok(count)

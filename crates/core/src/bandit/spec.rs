@@ -175,7 +175,7 @@ impl Terms {
         if !(1.0..=Self::LONGEST_LEASE.get()).contains(&self.lease.get()) {
             let given = self.lease.get();
             let meant = if given > 604_800.0 { "; was it given in milliseconds?" } else { "" };
-            return invalid("lease_s", format!("is {given}; it must be within 1 to 604800 seconds{meant}"));
+            return invalid("lease_s", format!("is {given}; it must be from 1 to 604800 seconds{meant}"));
         }
         if let Reward::Carbon { reference } = self.reward
             && !(reference.get() > 0.0 && reference.get() <= 1e5)
@@ -191,7 +191,7 @@ impl Terms {
                 );
             }
             if !(1..=1024).contains(&gpus.count) {
-                return invalid("number_of_gpus", format!("is {}; it must be within 1 to 1024", gpus.count));
+                return invalid("number_of_gpus", format!("is {}; it must be from 1 to 1024", gpus.count));
             }
         }
         Ok(self)

@@ -92,7 +92,7 @@ impl JobSpec {
             return invalid("work.total_samples", why);
         }
         if !Self::LEASE_RANGE_S.contains(&self.lease.get()) {
-            return invalid("lease_s", format!("is {}; it must be within 1 to 86400 seconds", Short(self.lease.get())));
+            return invalid("lease_s", format!("is {}; it must be from 1 to 86400 seconds", Short(self.lease.get())));
         }
         if self.work == Work::Unknown
             && let Some(promise) = self.objective.promises().find(|promise| promise.needs_known_work())
@@ -113,7 +113,7 @@ impl JobSpec {
         }
         self.offers.check(self.objective.bounds_time(), self.control)?;
         if !Self::PRIORITIES.contains(&self.priority) {
-            let why = format!("is {}; it must be within -1000 to 1000; higher is more important", self.priority);
+            let why = format!("is {}; it must be from -1000 to 1000; higher is more important", self.priority);
             return invalid("priority", why);
         }
         if self.tags.len() > Self::MOST_TAGS

@@ -145,7 +145,7 @@ impl Objective {
         let Some(Pausing { idle_power, min_run, min_pause, checkpoint }) = self.pausable else { return Ok(()) };
         let invalid = |field, why| Err(InvalidJob { field, why });
         if !(Watts::ZERO..=MOST_IDLE).contains(&idle_power) {
-            let why = format!("is {}; it must be within 0 to {} watts", Short(idle_power.get()), MOST_IDLE.get());
+            let why = format!("is {}; it must be from 0 to {} watts", Short(idle_power.get()), MOST_IDLE.get());
             return invalid("objective.pausable.idle_power_w", why);
         }
         for (field, length) in [
@@ -154,7 +154,7 @@ impl Objective {
             ("objective.pausable.checkpoint_s", checkpoint),
         ] {
             if !(0.0..=86_400.0).contains(&length.get()) {
-                return invalid(field, format!("is {}; it must be within 0 to 86400 seconds", Short(length.get())));
+                return invalid(field, format!("is {}; it must be from 0 to 86400 seconds", Short(length.get())));
             }
         }
         if !self.bounds_time() {

@@ -118,24 +118,24 @@ impl Offers {
         let invalid = |field, why| Err(InvalidJob { field, why });
         if let Some(start) = &self.start {
             if start.duration.is_some_and(|d| !(Seconds::new(1.0)..=LONGEST).contains(&d)) {
-                return invalid("start.duration_s", "must be within 1 second and 366 days".into());
+                return invalid("start.duration_s", "must be from 1 second to 366 days".into());
             }
             if start.power.is_some_and(|p| !(Watts::new(1.0)..=Watts::new(1e6)).contains(&p)) {
-                return invalid("start.power_w", "must be within 1 to 1000000 watts".into());
+                return invalid("start.power_w", "must be from 1 to 1000000 watts".into());
             }
             if let Some(gain) = start.min_gain.filter(|gain| !(0.0..1.0).contains(gain)) {
                 let why = format!("is {}; it is a fraction: 0.02 waits only for 2 % or more", Short(gain));
                 return invalid("start.min_gain", why);
             }
             if let Some(most) = start.max_loss_probability.filter(|most| !(0.0..=1.0).contains(most)) {
-                return invalid("start.max_loss_probability", format!("is {}; it must be within 0 to 1", Short(most)));
+                return invalid("start.max_loss_probability", format!("is {}; it must be from 0 to 1", Short(most)));
             }
             check_idle("start.idle_power_w", start.idle_power)?;
         }
         let Some(suspend) = &self.suspend else { return Ok(()) };
         for (field, time) in [("suspend.checkpoint_s", suspend.checkpoint), ("suspend.restart_s", suspend.restart)] {
             if !(0.0..=86_400.0).contains(&time.get()) {
-                return invalid(field, format!("is {}; it must be within 0 to 86400 seconds", Short(time.get())));
+                return invalid(field, format!("is {}; it must be from 0 to 86400 seconds", Short(time.get())));
             }
         }
         check_idle("suspend.idle_power_w", suspend.idle_power)?;
@@ -161,7 +161,7 @@ fn check_idle(field: &'static str, power: Watts) -> Result<(), InvalidJob> {
     match (Watts::ZERO..=Watts::new(1e5)).contains(&power) {
         true => Ok(()),
         false => {
-            let why = format!("is {}; it must be within 0 to 100000 watts", Short(power.get()));
+            let why = format!("is {}; it must be from 0 to 100000 watts", Short(power.get()));
             Err(InvalidJob { field, why })
         }
     }

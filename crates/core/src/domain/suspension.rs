@@ -57,7 +57,7 @@ impl StopCosts {
     pub fn new(checkpoint: Seconds, restart: Seconds) -> Result<Self, InvalidJob> {
         for (field, length) in [("suspend.checkpoint_s", checkpoint), ("suspend.restart_s", restart)] {
             if !(0.0..=LONGEST.get()).contains(&length.get()) {
-                let why = format!("is {}; it must be within 0 to {} seconds", Short(length.get()), LONGEST.get());
+                let why = format!("is {}; it must be from 0 to {} seconds", Short(length.get()), LONGEST.get());
                 return Err(InvalidJob { field, why });
             }
         }
@@ -112,7 +112,7 @@ mod tests {
         let wrong = StopCosts::new(Seconds::new(120.0), Seconds::new(-1.0)).expect_err("negative");
         assert_eq!(
             (wrong.field, wrong.why.as_str()),
-            ("suspend.restart_s", "is -1; it must be within 0 to 86400 seconds")
+            ("suspend.restart_s", "is -1; it must be from 0 to 86400 seconds")
         );
     }
 }

@@ -88,7 +88,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         let within = |key: &str, value: Option<f64>, low: f64, high: f64| match value {
             Some(value) if !(low..=high).contains(&value) => {
-                Err(format!("{key} = {} must be within {low} to {high}", Short(value)))
+                Err(format!("{key} = {} must be from {low} to {high}", Short(value)))
             }
             _ => Ok(()),
         };

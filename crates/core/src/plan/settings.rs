@@ -51,7 +51,7 @@ impl Settings {
     /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
         if !(0.0..=0.1).contains(&self.better_by) {
-            return Err(format!("better_by = {} must be within 0 to 0.1: 0.001 is 0.1 %", self.better_by));
+            return Err(format!("better_by = {} must be from 0 to 0.1: 0.001 is 0.1 %", self.better_by));
         }
         self.dwell_s.check("dwell_s", 0.0, 86_400.0)?;
         if let Some(ramp) = self.ramp_w_per_min.filter(|ramp| *ramp < Watts::new(1.0)) {

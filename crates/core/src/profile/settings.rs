@@ -86,7 +86,7 @@ impl Settings {
             check_power(lowest, Some(1)).map_err(|why| format!("lowest_w is {why}"))?;
         }
         if !(15..=1000).contains(&self.clock_step_mhz) {
-            return Err(format!("clock_step_mhz = {} must be within 15 to 1000; 90 is usual", self.clock_step_mhz));
+            return Err(format!("clock_step_mhz = {} must be from 15 to 1000; 90 is usual", self.clock_step_mhz));
         }
         if self.window_s < Seconds::new(5.0) {
             return Err(format!(
@@ -105,7 +105,7 @@ impl Settings {
         relative("drift", self.drift, 1.0)?;
         positive("drift_s", self.drift_s.get())?;
         if !(0.0..=0.5).contains(&self.visit_share) {
-            return Err(format!("visit_share = {} must be within 0 to 0.5", self.visit_share));
+            return Err(format!("visit_share = {} must be from 0 to 0.5", self.visit_share));
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ impl Reporter {
         }
     }
 
-    /// Returns whether a process of a job runs; `None` if this process cannot see the job's processes.
+    /// Returns whether a process of a job runs; `None` if that cannot be determined here.
     async fn is_alive(&self, job: &Value) -> Option<bool> {
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
         if status["pid_namespace"].as_u64() != pid_namespace() {

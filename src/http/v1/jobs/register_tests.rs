@@ -138,7 +138,7 @@ fn invalid_registrations_are_refused_with_a_hint() {
             r#"{"name":"a","gpus":[0],"objective":{"pausable":{"min_run_s":-1}}}"#,
             422,
             Some("objective.pausable.min_run_s"),
-            "within 0 to 86400",
+            "from 0 to 86400",
         ),
         (r#"{"name":"a","gpus":[0],"objective":{"eta":1.5}}"#, 422, Some("objective.eta"), "1 is carbon alone"),
         (r#"{"name":"a","gpus":[0],"objective":{"eta":"1"}}"#, 422, Some("objective.eta"), "give a number from 0"),
@@ -163,7 +163,7 @@ fn invalid_registrations_are_refused_with_a_hint() {
             r#"{"name":"a","gpus":[0],"objective":{"max_slowdown":0.5,"pausable":{"idle_power_w":1e308}}}"#,
             422,
             Some("objective.pausable.idle_power_w"),
-            "is 1e308; it must be within 0 to 100000 watts",
+            "is 1e308; it must be from 0 to 100000 watts",
         ),
         (r#"{"name":"a","gpus":[0],"control":"no"}"#, 422, Some("control"), "give true or false"),
     ];

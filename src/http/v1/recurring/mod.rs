@@ -235,7 +235,7 @@ mod tests {
             (r#""objective":"carbon""#, "reference_g_per_kwh", "needs a reference intensity"),
             (r#""reference_g_per_kwh":4"#, "reference_g_per_kwh", "omit it"),
             (r#""number_of_gpus":4"#, "number_of_gpus", "requires gpu_model"),
-            (r#""lease_s":0"#, "lease_s", "within 1 to 604800"),
+            (r#""lease_s":0"#, "lease_s", "from 1 to 604800"),
             (r#""max_power_w":0"#, "max_power_w", "more than 10 watts"),
             (r#""max_power_w":0.3"#, "max_power_w", "kilowatts"),
             (r#""max_power_w":300000"#, "max_power_w", "in milliwatts: 300 watts"),

@@ -174,7 +174,7 @@ impl Wire for EndTrial {
     const HINTS: &'static [(&'static str, &'static str)] = &{
         let [epochs, energy, time, job, metric] = report_fields!("report.");
         let outcome = ("outcome", "give \"withdrawn\" or \"not_reached\"");
-        let report = ("report", "give an object as for …/progress, or leave it out");
+        let report = ("report", "give the fields of …/progress, or leave it out");
         [outcome, report, epochs, energy, time, job, metric]
     };
 }

@@ -40,7 +40,7 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
         Level::Watts(w) if w < LOWEST_LEVEL => {
             let (low, high) = (LOWEST_LEVEL.get(), MOST_POWER_PER_NODE.get());
             let meant = if w > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
-            let why = format!("is {}; it must be within {low} to {high} watts{meant}", Short(w.get()));
+            let why = format!("is {}; it must be from {low} to {high} watts{meant}", Short(w.get()));
             Err(InvalidJob { field: watts, why })
         }
         Level::Watts(w) => match check_power(w, None) {

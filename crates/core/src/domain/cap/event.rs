@@ -52,12 +52,12 @@ impl DemandResponse {
         if !in_range(self.ramp) {
             return invalid(
                 "ramp_s",
-                format!("is {}; it must be within 0 to {} seconds", Short(self.ramp.get()), LONGEST.get()),
+                format!("is {}; it must be from 0 to {} seconds", Short(self.ramp.get()), LONGEST.get()),
             );
         }
         if let Some(notice) = self.notice {
             if !in_range(notice) {
-                let why = format!("is {}; it must be within 0 to {} seconds", Short(notice.get()), LONGEST.get());
+                let why = format!("is {}; it must be from 0 to {} seconds", Short(notice.get()), LONGEST.get());
                 return invalid("notice_s", why);
             }
             if self.ramp > notice {

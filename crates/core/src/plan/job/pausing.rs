@@ -25,7 +25,7 @@ const HALVINGS: u32 = 50;
 const BUDGET_HALVINGS: u32 = 40;
 /// Relative reduction of a plan's cost that counts as rounding.
 const ROUNDING: f64 = 1e-10;
-/// Maximum number of slots for which `force_slots` runs, which tries to make the job run and pause in each single slot.
+/// Maximum number of slots for which `force_slots` tries a forced run and a forced pause, slot by slot.
 const FEW_SLOTS: usize = 128;
 /// Number of bisection steps of λ for each forced slot.
 const FORCED_HALVINGS: u32 = 12;
