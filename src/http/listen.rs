@@ -29,22 +29,22 @@ pub enum BindError {
     #[error("http.listen: no permission to listen on port {port}; choose one from 1024 to 65535", port = .0.port())]
     NotPermitted(SocketAddr),
     /// The system refused for another reason.
-    #[error("http.listen: cannot listen on {address}: {source}")]
+    #[error("http.listen: cannot listen on {address}: {why}")]
     Tcp {
         /// The address to listen on.
         address: SocketAddr,
         /// The system's error.
-        source: io::Error,
+        why: io::Error,
     },
     /// The Unix socket cannot be opened.
     #[error("http.socket: {0}")]
-    Socket(#[from] SocketError),
+    Socket(SocketError),
     /// A key of tokens cannot be used.
     #[error("http.token_keys: {0}")]
-    Key(#[from] KeyError),
+    Key(KeyError),
     /// The certificate cannot be used.
     #[error("http.{0}")]
-    Tls(#[from] TlsError),
+    Tls(TlsError),
 }
 
 /// The number of connections that may wait to be accepted; further clients retry after a second.
@@ -60,13 +60,30 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Listens on `address`, and returns the listener and its actual address.
 pub(super) fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
-    let refuse = |source: io::Error| match source.kind() {
+    let refuse = |why: io::Error| match why.kind() {
         io::ErrorKind::AddrInUse => BindError::InUse(address),
         io::ErrorKind::AddrNotAvailable => BindError::NoSuchAddress(address),
         io::ErrorKind::PermissionDenied => BindError::NotPermitted(address),
-        _ => BindError::Tcp { address, source },
+        _ => BindError::Tcp { address, why },
     };
     let listener = listen(address).map_err(refuse)?;
     let bound = listener.local_addr().map_err(refuse)?;
     Ok((listener, bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_its_cause_once() {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let address = SocketAddr::from(([127, 0, 0, 1], 80));
+        let key = KeyError::Unreadable { path: "key".into(), why: missing() };
+        let socket = SocketError::Io { path: "socket".into(), what: "read it", why: missing() };
+        for error in [BindError::Key(key), BindError::Socket(socket), BindError::Tcp { address, why: missing() }] {
+            let error = anyhow::Error::from(error);
+            assert_eq!(format!("{error:#}"), error.to_string());
+        }
+    }
 }

@@ -74,9 +74,9 @@ impl Server {
     /// If the settings contradict each other or an address is not available; the message says what to do.
     pub async fn bind(settings: &Settings, handle: Handle, ready: Ready) -> Result<Self, BindError> {
         settings.check().map_err(BindError::Settings)?;
-        let access = Access::new(settings)?;
+        let access = Access::new(settings).map_err(BindError::Key)?;
         let tls = match (&settings.tls_cert, &settings.tls_key) {
-            (Some(cert), Some(key)) => Some(tls::load(cert, key)?),
+            (Some(cert), Some(key)) => Some(tls::load(cert, key).map_err(BindError::Tls)?),
             _ => None,
         };
         let tcp = match settings.listen {
@@ -84,7 +84,7 @@ impl Server {
             None => None,
         };
         let unix = match &settings.socket {
-            Some(path) => Some(socket::bind(path, &SocketRights::of(settings)).await?),
+            Some(path) => Some(socket::bind(path, &SocketRights::of(settings)).await.map_err(BindError::Socket)?),
             None => None,
         };
         let timeout = settings.request_timeout_s.to_std();

@@ -45,14 +45,14 @@ pub enum SocketError {
     #[error("socket_group: this process may not give the socket to group {0:?}; run it as root or as a member of it")]
     GroupNotPermitted(String),
     /// The system refused for another reason.
-    #[error("{path:?}: cannot {what}: {source}")]
+    #[error("{path:?}: cannot {what}: {why}")]
     Io {
         /// The path of the socket or of the file that was read.
         path: PathBuf,
         /// The failed action, in words that complete "cannot …".
         what: &'static str,
         /// The system's error.
-        source: io::Error,
+        why: io::Error,
     },
 }
 
@@ -104,9 +104,9 @@ impl SocketRights {
     /// Gives the file at `draft` to its owner and group. `path` is the place where it is used.
     fn apply(&self, draft: &Path, path: &Path) -> Result<(), SocketError> {
         let give = |user, group, denied: SocketError, what| {
-            chown(draft, user, group).map_err(|source| match source.kind() {
+            chown(draft, user, group).map_err(|why| match why.kind() {
                 io::ErrorKind::PermissionDenied => denied,
-                _ => SocketError::Io { path: path.to_owned(), what, source },
+                _ => SocketError::Io { path: path.to_owned(), what, why },
             })
         };
         match &self.group {
@@ -132,7 +132,7 @@ impl SocketRights {
 /// Listens at `path`. The file appears there with its final mode, owner and group, because it is created in a private
 /// directory and then moved. The socket of a daemon that no longer runs is replaced.
 pub(super) async fn bind(path: &Path, rights: &SocketRights) -> Result<Socket, SocketError> {
-    let io = |what| move |source| SocketError::Io { path: path.to_owned(), what, source };
+    let io = |what| move |why| SocketError::Io { path: path.to_owned(), what, why };
     let parent = path.parent().filter(|p| p.is_dir());
     let Some(parent) = parent else {
         return Err(SocketError::NoDirectory(path.parent().unwrap_or(path).to_owned()));
@@ -161,7 +161,7 @@ pub(super) async fn bind(path: &Path, rights: &SocketRights) -> Result<Socket, S
 async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(SocketError::Io { path: path.to_owned(), what: "inspect it", source }),
+        Err(why) => return Err(SocketError::Io { path: path.to_owned(), what: "inspect it", why }),
         Ok(found) => found,
     };
     if !found.file_type().is_socket() {
@@ -177,9 +177,9 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // The queue of connections is full, so the listener is alive but slow.
         Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Live(path.to_owned())),
-        Ok(Err(source)) => {
+        Ok(Err(why)) => {
             let what = "check if a daemon listens there";
-            Err(SocketError::Io { path: path.to_owned(), what, source })
+            Err(SocketError::Io { path: path.to_owned(), what, why })
         }
     }
 }
@@ -193,7 +193,7 @@ pub fn may_give_to_group(group: &str) -> Result<(), SocketError> {
     let path = std::env::temp_dir().join(format!(".wattune-{}", uuid::Uuid::new_v4().simple()));
     let io = |what| {
         let path = path.clone();
-        move |source| SocketError::Io { path, what, source }
+        move |why| SocketError::Io { path, what, why }
     };
     let file = fs::File::create_new(&path).map_err(io("create it"))?;
     let given = std::os::unix::fs::fchown(&file, None, Some(gid));
@@ -217,7 +217,7 @@ fn number(names: Names, name: &str) -> Result<u32, SocketError> {
         return Ok(number);
     }
     let file = Path::new(names.file);
-    let io = |source| SocketError::Io { path: file.to_owned(), what: "read it", source };
+    let io = |why| SocketError::Io { path: file.to_owned(), what: "read it", why };
     let text = fs::read(file).map_err(io)?;
     find(&String::from_utf8_lossy(&text), name).ok_or_else(|| (names.unknown)(name.to_owned()))
 }

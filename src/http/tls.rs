@@ -28,8 +28,8 @@ const HANDSHAKE: u8 = 0x16;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file is missing, or is not PEM.
-    #[error("{key}: cannot read {}: {source}; it must be a file in PEM", path.display())]
-    Pem { key: &'static str, path: PathBuf, source: PemError },
+    #[error("{key}: cannot read {}: {why}; it must be a file in PEM", path.display())]
+    Pem { key: &'static str, path: PathBuf, why: PemError },
     /// The file with the certificate has none.
     #[error("tls_cert: {} has no certificate; it must have the certificate and its chain in PEM", .0.display())]
     NoCertificate(PathBuf),
@@ -41,7 +41,7 @@ pub enum TlsError {
     Open { path: PathBuf, mode: u32 },
     /// Certificate and key do not fit together, or are of an unknown kind.
     #[error("tls_cert and tls_key: {0}")]
-    Rejected(#[from] rustls::Error),
+    Rejected(rustls::Error),
 }
 
 /// Reads a certificate with its chain, and its key.
@@ -51,7 +51,7 @@ pub enum TlsError {
 pub(super) fn load(cert: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let wrong = |name, path: &Path| {
         let path = path.to_owned();
-        move |source| TlsError::Pem { key: name, path, source }
+        move |why| TlsError::Pem { key: name, path, why }
     };
     let chain: Vec<_> = CertificateDer::pem_file_iter(cert)
         .and_then(|found| found.collect::<Result<_, _>>())
@@ -65,9 +65,11 @@ pub(super) fn load(cert: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let secret = PrivateKeyDer::from_pem_file(key).map_err(wrong("tls_key", key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Rejected)?
         .with_no_client_auth()
-        .with_single_cert(chain, secret)?;
+        .with_single_cert(chain, secret)
+        .map_err(TlsError::Rejected)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config).into())
 }

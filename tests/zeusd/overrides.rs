@@ -75,7 +75,7 @@ async fn a_killed_client_gives_its_gpu_back() {
     let mut client = Client::start(&state.path().join("zeusd.sock"), &writes);
     assert_eq!(client.statuses(5), ["200"; 5]);
     let view = daemon.gpu(0).await;
-    let by = format!("Zeus client, process {}", client.pid());
+    let by = format!("Zeus client, user {}, process {}", wattune::files::user(), client.pid());
     assert_eq!(
         (&view["state"], &view["override_by"], &view["override_until"]),
         (&json!("override"), &json!(by), &Value::Null)

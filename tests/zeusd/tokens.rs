@@ -56,6 +56,10 @@ async fn every_token_has_its_answer() {
         ("GET", "/cpu/get_cumulative_energy?cpu=true&dram=true", &cpu, 200, "*".into()),
         ("POST", limit, &reading, 403, lacks("gpu-control", "'gpu-read'")),
         ("POST", limit, "Bearer abc", 401, invalid("InvalidToken")),
+        // Over every connection, a header that is not read as a token's does not count as none.
+        ("POST", limit, &lower, 401, none.clone()),
+        ("POST", limit, "Basic abc", 401, none.clone()),
+        ("GET", "/gpu/get_power", "bearer abc", 401, none.clone()),
         // Tokens are checked before the query and the path, the groups before the tokens.
         ("POST", "/gpu/set_power_limit?x=1", &reading, 403, lacks("gpu-control", "'gpu-read'")),
         ("GET", "/gpu/get_nothing", &cpu, 403, lacks("gpu-read", "'cpu-read'")),

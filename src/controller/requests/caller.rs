@@ -110,7 +110,7 @@ impl fmt::Display for Caller {
         match self {
             Self::Local => f.write_str("local"),
             Self::Client(client) => client.fmt(f),
-            Self::Zeus(Client { process: Some(process), .. }) => write!(f, "Zeus client, process {}", process.pid),
+            Self::Zeus(client @ Client { process: Some(_), .. }) => write!(f, "Zeus client, {client}"),
             Self::Zeus(Client { subject: None, user: None, .. }) => f.write_str("Zeus client over TCP"),
             Self::Zeus(client) => write!(f, "Zeus client over TCP, {client}"),
         }

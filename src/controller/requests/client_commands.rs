@@ -200,8 +200,13 @@ impl ClientCommand {
     /// Ends the command: the client gets the outcome.
     pub(super) fn end(self, outcome: Result<(), WriteRefused>) {
         match (self.reply, outcome) {
-            // The client may have stopped waiting.
-            (Some(reply), outcome) => drop(reply.send(outcome)),
+            (Some(reply), outcome) => {
+                if let Err(WriteRefused::Device(error)) = &outcome {
+                    tracing::warn!("a Zeus client's write failed: {error}");
+                }
+                // The client may have stopped waiting.
+                drop(reply.send(outcome));
+            }
             (None, Err(refused)) => {
                 tracing::warn!("a Zeus client's write, for which it does not wait, failed: {refused}");
             }

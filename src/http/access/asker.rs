@@ -14,6 +14,8 @@ use wattune_core::domain::Process;
 pub(in crate::http) enum Token {
     /// The request has none, or this daemon accepts none.
     Absent,
+    /// The request has a header for it, which Zeus's daemon does not read as a token's.
+    Unread,
     /// The token is not valid.
     Invalid(TokenError),
     /// The token is valid.
@@ -54,7 +56,7 @@ impl Asker {
     pub(in crate::http) fn identity(&self) -> Identity {
         let subject = match &self.token {
             Token::Valid(claims) => Some(Identity::Token(claims.sub.clone())),
-            Token::Absent | Token::Invalid(_) => None,
+            Token::Absent | Token::Unread | Token::Invalid(_) => None,
         };
         let user = || self.user.map(Identity::User);
         subject.or_else(user).or_else(|| self.address.map(Identity::Address)).unwrap_or(Identity::Unknown)
@@ -64,7 +66,7 @@ impl Asker {
     pub(in crate::http) fn client(&self) -> Client {
         let subject = match &self.token {
             Token::Valid(claims) => Some(claims.sub.as_str().into()),
-            Token::Absent | Token::Invalid(_) => None,
+            Token::Absent | Token::Unread | Token::Invalid(_) => None,
         };
         Client { user: self.user, process: self.process, subject, has_control: self.rights.control }
     }

@@ -20,11 +20,14 @@ const LARGEST: u64 = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("{}: cannot read it: {source}; `openssl rand -base64 48 > FILE` makes a key", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{}: cannot read it: {why}; `openssl rand -base64 48 > FILE` makes a key", path.display())]
+    Unreadable { path: PathBuf, why: io::Error },
     /// Other users could replace the file.
-    #[error("{0}")]
+    #[error(transparent)]
     Unsafe(#[from] Distrust),
+    /// The path names no file.
+    #[error("{0:?} is no file; name the file of a key")]
+    NoFile(PathBuf),
     /// Other users can read the file.
     #[error("{} can be read by other users (mode {mode:04o}), who could sign tokens; chmod 600 {}", path.display(), path.display())]
     Open { path: PathBuf, mode: u32 },
@@ -110,8 +113,11 @@ impl KeyFile {
 
 fn read(path: &Path) -> Result<Arc<[u8]>, KeyError> {
     let real = files::check_path(path)?;
-    let unreadable = |source| KeyError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |why| KeyError::Unreadable { path: path.to_owned(), why };
     let found = files::check_file(&real)?.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
+    if !found.is_file() {
+        return Err(KeyError::NoFile(path.to_owned()));
+    }
     if files::is_open(&found) {
         return Err(KeyError::Open { path: path.to_owned(), mode: found.mode() & 0o7777 });
     }
@@ -154,6 +160,8 @@ mod tests {
         }
         let missing = TokenKeys::load(&[dir.path().join("missing")]).expect_err("missing").to_string();
         assert!(missing.contains("cannot read it") && missing.contains("openssl rand"), "{missing}");
+        let folder = TokenKeys::load(&[dir.path().to_owned()]).expect_err("a folder").to_string();
+        assert!(folder.contains("is no file"), "{folder}");
     }
 
     #[test]

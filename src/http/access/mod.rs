@@ -66,6 +66,7 @@ impl Access {
     /// which reads the header as [`bearer`] says.
     pub(super) fn identify(&self, seat: &Seat, headers: &HeaderMap, is_exact: bool) -> Asker {
         let token = match (&self.0.keys, bearer(headers, is_exact)) {
+            (Some(_), None) if is_exact && headers.contains_key(header::AUTHORIZATION) => Token::Unread,
             (None, _) | (_, None) => Token::Absent,
             (Some(keys), Some(text)) => match keys.verify(text) {
                 Ok(claims) => Token::Valid(claims),

@@ -24,11 +24,11 @@ const LONGEST: usize = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     /// The list cannot be read.
-    #[error("cannot read the list of revoked tokens {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+    #[error("cannot read the list of revoked tokens {}: {why}", path.display())]
+    Unreadable { path: PathBuf, why: io::Error },
     /// The list cannot be written.
-    #[error("cannot write the list of revoked tokens {}: {source}", path.display())]
-    Unwritable { path: PathBuf, source: io::Error },
+    #[error("cannot write the list of revoked tokens {}: {why}", path.display())]
+    Unwritable { path: PathBuf, why: io::Error },
     /// Other users could replace the list.
     #[error("{0}")]
     Unsafe(#[from] Distrust),
@@ -121,7 +121,7 @@ impl RevokedTokens {
             // A list that is new has to survive a power failure, too.
             self.path.parent().map_or(Ok(()), |directory| fs::File::open(directory)?.sync_all())
         };
-        add().map_err(|source| ListError::Unwritable { path: self.path.clone(), source })
+        add().map_err(|why| ListError::Unwritable { path: self.path.clone(), why })
     }
 }
 
@@ -129,7 +129,7 @@ impl RevokedTokens {
 fn read(path: &Path) -> Result<String, ListError> {
     let real = files::check_path(path)?;
     let Some(found) = files::check_file(&real)? else { return Ok(String::new()) };
-    let unreadable = |source| ListError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |why| ListError::Unreadable { path: path.to_owned(), why };
     if found.mode() & 0o022 != 0 {
         return Err(ListError::Open { path: path.to_owned(), mode: found.mode() & 0o7777 });
     }

@@ -8,7 +8,7 @@ use super::settings::ApiGroup;
 use crate::http::access::{Access, Asker, Claims, Need, Scope, Token, TokenError};
 use crate::http::peer::Way;
 
-/// Refusal of a request without a token.
+/// Refusal of a request without a token, or with one that Zeus's daemon does not read.
 const NO_TOKEN: &str = "Authentication required. Provide an Authorization: Bearer <token> header.";
 
 impl ApiGroup {
@@ -32,7 +32,7 @@ pub(super) fn claims(asker: &Asker) -> Result<&Claims, Refusal> {
         Token::Valid(claims) => Ok(claims),
         Token::Invalid(TokenError::Expired) => Err(Refusal::Unauthorized("Token has expired.".into())),
         Token::Invalid(TokenError::Invalid(why)) => Err(Refusal::Unauthorized(format!("Invalid token: {why}"))),
-        Token::Absent => Err(Refusal::Unauthorized(NO_TOKEN.into())),
+        Token::Absent | Token::Unread => Err(Refusal::Unauthorized(NO_TOKEN.into())),
     }
 }
 

@@ -63,9 +63,13 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn publish(&self, event: &impl Serialize) {
+    /// Sends an event to all subscribers; unless `is_change`, only to those that come later.
+    fn publish(&self, event: &impl Serialize, is_change: bool) {
         if let Ok(text) = serde_json::to_string(event) {
-            self.sender.send_replace(Some(format!("data: {text}\n\n").into()));
+            self.sender.send_if_modified(|newest| {
+                *newest = Some(format!("data: {text}\n\n").into());
+                is_change
+            });
         }
     }
 
@@ -132,10 +136,10 @@ async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
             return;
         }
         match gpus::timed_power(&gpu, Seconds::new(period.as_secs_f64() / 2.0)).await {
-            Ok((power_mw, Some(at))) if last != Some(power_mw) => {
-                last = Some(power_mw);
+            Ok((power_mw, Some(at))) => {
+                let is_change = last.replace(power_mw) != Some(power_mw);
                 let (timestamp_ms, gpu_id) = (at.utc.timestamp_millis(), gpu.identity().index);
-                publisher.publish(&GpuEvent { timestamp_ms, gpu_id, power_mw });
+                publisher.publish(&GpuEvent { timestamp_ms, gpu_id, power_mw }, is_change);
             }
             Ok(_) => {}
             Err(error) => {
@@ -157,9 +161,9 @@ async fn read_cpu(cpu: CpuHandle, cpu_id: u32, period: Duration, publisher: Publ
         }
         match meter.power(&[cpu_id]).await {
             Ok((power, Some(timestamp_ms))) => {
-                let Some(power) = power.get(&cpu_id).copied().filter(|power| last != Some(*power)) else { continue };
-                last = Some(power);
-                publisher.publish(&CpuEvent { timestamp_ms, cpu_id, power });
+                let Some(power) = power.get(&cpu_id).copied() else { continue };
+                let is_change = last.replace(power) != Some(power);
+                publisher.publish(&CpuEvent { timestamp_ms, cpu_id, power }, is_change);
             }
             Ok((_, None)) => {}
             Err(error) => tracing::debug!("the power of CPU {cpu_id} is not streamed: {error:?}"),
