@@ -36,10 +36,12 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct IssueArgs {
-    /// The user or program that gets the token. Jobs that are registered with a token belong to this name.
-    #[arg(long, value_name = "NAME")]
+    /// The user or program that gets the token, 1 to 200 characters. Jobs that are registered with a token belong to
+    /// this name.
+    #[arg(long, value_name = "NAME", value_parser = user_name)]
     user: String,
-    /// What the token grants, separated by commas: gpu-read, gpu-control, cpu-read, jobs, admin.
+    /// What the token grants, separated by commas: gpu-read, gpu-control, cpu-read, jobs, admin. Without it, the token
+    /// only names its user.
     #[arg(long, value_name = "SCOPES", value_delimiter = ',')]
     scope: Vec<Scope>,
     /// The time after which the token expires, such as 8h or 30d; `never` for a token that does not expire.
@@ -105,6 +107,11 @@ fn expiry(text: &str) -> Result<Expiry, String> {
             _ => Err("give a duration like 8h, 30d or 1d12h, or `never`".into()),
         },
     }
+}
+
+fn user_name(text: &str) -> Result<String, String> {
+    let is_name = (1..=200).contains(&text.trim().chars().count()) && !text.contains(char::is_control);
+    is_name.then(|| text.to_owned()).ok_or_else(|| "give a name of 1 to 200 characters on one line".into())
 }
 
 /// Runs the command.
@@ -205,6 +212,16 @@ fn state(refused: &TokenError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_one_line() {
+        for name in ["ada", "CI of the lab", "Ådne"] {
+            assert_eq!(user_name(name), Ok(name.to_owned()));
+        }
+        for wrong in ["", " ", "ada\nroot", &"a".repeat(201)] {
+            assert!(user_name(wrong).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn expiries_are_durations_or_never() {
