@@ -91,9 +91,9 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the optimum for the job's objective, with the job's pauses and its carbon budget, if any. `None` if the
-    /// job may pause but no pause pays: it is then to be planned as a job that may not pause, whose shorter horizon has
-    /// other errors.
+    /// Returns the optimum for the job's objective, with the job's pauses and its carbon budget, if any. `None` if
+    /// the job may pause but the cheapest plan has no pause, or none that pays. The job is then to be planned as one that
+    /// may not pause, whose shorter horizon has other errors.
     fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Option<Optimum>, Infeasible> {
         let budget = self.budget_left();
         let left = budget.map(|(left, _)| left);
@@ -103,6 +103,7 @@ impl Planner<'_> {
             let rules = Rules { costs, activity, now, checkpoint, budget: left };
             let Paused { problem: pieces, solution, over_budget, multiplier } = solve_pausing(problem, &rules)?;
             let with = (&pieces, &solution);
+            let has_pause = solution.shares.iter().flatten().any(|(point, _)| *point >= self.choice.points.len());
             match activity {
                 _ if left.is_some() => {}
                 Some(Activity::PausedSince(_)) => {
@@ -112,6 +113,7 @@ impl Planner<'_> {
                         return Ok(Some(Optimum::plain(resumed.problem, resumed.solution)));
                     }
                 }
+                _ if !has_pause => return Ok(None),
                 _ => {
                     if let Ok(without) = dual::solve(problem)
                         && !self.pausing_pays((problem, &without), with)
