@@ -118,9 +118,12 @@ async fn a_key_has_one_process_while_the_daemon_is_frozen() {
     std::fs::write(Path::new(&stop), "").expect("written");
     assert_eq!(code(&mut first).await, Some(3));
     // A killed process frees the key.
-    let mut killed = scene.start(&["--key", "nightly"], "exec sleep 60", "killed");
-    scene.says("killed", "daemon").await;
+    let (script, runs) =
+        (format!("touch {0}; while ! [ -e {stop}.2 ]; do sleep 0.05; done", scene.path("runs")), scene.path("runs"));
+    let mut killed = scene.start(&["--key", "nightly"], &script, "killed");
+    eventually("the command", LONG, async || Path::new(&runs).exists().then_some(())).await;
     killed.kill().expect("killed");
+    std::fs::write(Path::new(&format!("{stop}.2")), "").expect("written");
     killed.wait().expect("gone");
     assert_eq!(Ended::of(&mut scene.run(&["--key", "nightly"], "echo again")).done(), "again\n");
     scene.daemon.kill();
