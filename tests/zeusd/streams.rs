@@ -64,12 +64,12 @@ async fn power_is_streamed_as_events_on_change_to_whoever_listens() {
     assert_eq!(next["power_mw"], 210_000, "an event only for a change");
     assert!(next["timestamp_ms"].as_i64() > first["timestamp_ms"].as_i64());
     // A second client gets the newest value at once, with the time of its reading; of all GPUs, one event each.
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     let before = crate::support::now().timestamp_millis();
     let (mut both, _) = subscribe(&daemon, "/gpu/stream_power").await;
     let events = [event(&mut both).await.1, event(&mut both).await.1];
     for event in &events {
-        assert!(event["timestamp_ms"].as_i64() > Some(before - 1000), "{event} long before {before}");
+        assert!(event["timestamp_ms"].as_i64() > Some(before - 3000), "{event} long before {before}");
     }
     let mut seen = events.map(|e| (e["gpu_id"].as_i64(), e["power_mw"].as_i64()));
     seen.sort_unstable();

@@ -14,7 +14,8 @@ use wattune_core::domain::Process;
 pub(in crate::http) enum Token {
     /// The request has none, or this daemon accepts none.
     Absent,
-    /// The request has a header for it, which Zeus's daemon does not read as a token's.
+    /// The request has a header `Authorization` that Zeus's daemon does not read as a token's, and this daemon accepts
+    /// tokens.
     Unread,
     /// The token is not valid.
     Invalid(TokenError),

@@ -30,7 +30,7 @@ pub enum ListError {
     #[error("cannot write the list of revoked tokens {}: {why}", path.display())]
     Unwritable { path: PathBuf, why: io::Error },
     /// Other users could replace the list.
-    #[error("{0}")]
+    #[error(transparent)]
     Unsafe(#[from] Distrust),
     /// Other users can write the list.
     #[error("other users can write {} (mode {mode:04o}) and accept revoked tokens again; chmod go-w {}", path.display(), path.display())]

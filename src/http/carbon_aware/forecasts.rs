@@ -70,7 +70,7 @@ fn at_time(request: &SdkForecastRequest, signal: &SlotsAhead) -> Result<SdkForec
     if !(from..=signal.now).contains(&requested_at) {
         let (from, to) = (from.to_rfc3339(), signal.now.to_rfc3339());
         let why = format!(
-            "no forecast is kept for {}: the daemon has only the current one, for {from} to {to}",
+            "no forecast is kept for {}: the daemon has only its present one, current from {from} to {to}",
             requested_at.to_rfc3339()
         );
         return Err(SdkProblem::argument("requestedAt", why));

@@ -63,7 +63,7 @@ struct Publisher {
 }
 
 impl Publisher {
-    /// Sends an event to all subscribers; unless `is_change`, only to those that come later.
+    /// Makes an event the newest one, with which later subscribers begin; sends it to the present ones if `is_change`.
     fn publish(&self, event: &impl Serialize, is_change: bool) {
         if let Ok(text) = serde_json::to_string(event) {
             self.sender.send_if_modified(|newest| {
@@ -127,7 +127,7 @@ impl Streams {
     }
 }
 
-/// Reads a GPU while someone listens, and publishes its power when it changes.
+/// Reads a GPU while someone listens, and publishes its power.
 async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
     let (mut timer, mut last) = (interval(period), None);
     loop {
@@ -149,7 +149,7 @@ async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
     }
 }
 
-/// Reads the CPUs while someone listens, and publishes a package's power when it changes.
+/// Reads the CPUs while someone listens, and publishes a package's power.
 async fn read_cpu(cpu: CpuHandle, cpu_id: u32, period: Duration, publisher: Publisher) {
     let (mut timer, mut last) = (interval(period), None);
     timer.tick().await;
