@@ -24,8 +24,8 @@ const NEGLIGIBLE: f64 = 1e-6;
 /// The current plan keeps its settings at their times. If the job's throughput or remaining work has changed since the
 /// current plan was made, the plan's end moves to the time at which the work is done; work that would be missing at the
 /// latest end is made up by running at full speed before it. The current plan is dropped if it would violate a
-/// constraint, uses a setting that is no longer allowed, was not optimal when made, or deviates from the remaining work
-/// by more than 1 %.
+/// constraint, uses a setting that is no longer allowed, was not optimal when made, deviates from the remaining work by
+/// more than 1 %, or pauses where the new plan does not.
 #[must_use]
 pub fn keep_if_nearly_as_good(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) -> Plan {
     let Some((mut carried, cost, of_new)) = carry_on(old, &new, request) else { return new };
@@ -73,6 +73,12 @@ pub fn keep_jointly_if_nearly_as_good(
 /// plan; `None` if the current plan must be dropped.
 fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64, f64)> {
     if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal || new.is_restrained() {
+        return None;
+    }
+    // The new plan has no pause if none is worth its risk any more, although a pause may cost less in expectation.
+    let pauses =
+        |plan: &Plan| plan.segments.iter().any(|s| s.activity == JobActivity::Paused && s.slot.end() > request.now);
+    if pauses(old) && !pauses(new) {
         return None;
     }
     let planner = Planner::new(request).ok()?;

@@ -7,7 +7,7 @@ use super::instances::{at, horizon};
 use super::receding::{Job, profile, training};
 use crate::domain::{Activity, Objective, StopCosts, Work};
 use crate::forecast::ErrorPaths;
-use crate::plan::{JobActivity, Plan, Request, plan};
+use crate::plan::{JobActivity, Plan, Request, keep_if_nearly_as_good, plan};
 use crate::units::{Samples, Seconds, Watts};
 
 const HOUR: f64 = 3600.0;
@@ -75,6 +75,18 @@ fn a_job_stops_for_the_dirty_hours_only_if_the_forecast_is_sure_enough() {
     let unsure: Vec<_> = (0..48).map(|lead| if lead < 6 { 0.0 } else { 3000.0 }).collect();
     let unsure = planned(&job, &errors(&unsure));
     assert_eq!((stops(&unsure), first_pause(&unsure)), (0.0, None));
+}
+
+#[test]
+fn a_plan_with_a_stop_is_not_kept_once_the_stop_is_too_uncertain() {
+    let job = job(&sunny(), 16.0, 48.0);
+    let old = planned(&job, &errors(&[0.0; 48]));
+    let unsure: Vec<_> = (0..48).map(|lead| if lead < 6 { 0.0 } else { 3000.0 }).collect();
+    let unsure = errors(&unsure);
+    let new = planned(&job, &unsure);
+    assert!(stops(&old) > 0.0 && stops(&new) == 0.0);
+    let request = Request { errors: Some(&unsure), ..job.request() };
+    assert_eq!(keep_if_nearly_as_good(&old, new.clone(), &request, 0.05), new);
 }
 
 #[test]
