@@ -74,8 +74,8 @@ struct Opened {
     _lock: Lock,
 }
 
-/// Opens the state directory and the addresses. The rights that only this needs are dropped afterwards, before the process
-/// starts a thread other than the log's, which drops its own.
+/// Opens the state directory and the addresses. The rights that only this needs are dropped afterwards, before the
+/// process starts a thread other than the log's, which drops its own.
 async fn open(settings: &Settings) -> anyhow::Result<Opened> {
     let lock = Lock::take(&settings.state_dir())?;
     let (handle, requests) = Handle::queue();
@@ -84,9 +84,11 @@ async fn open(settings: &Settings) -> anyhow::Result<Opened> {
     Ok(Opened { server, requests, ready, _lock: lock })
 }
 
-/// Creates the async runtime. Two threads are enough, because the daemon mostly waits.
+/// Creates the async runtime. One thread is enough, because the daemon mostly waits, and all that takes long has
+/// threads of its own. With two threads, requests passed from one to the other, which took longer than the requests
+/// themselves.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
 }
 
 /// Restores limits that an earlier daemon left behind, because this daemon cannot run.

@@ -125,7 +125,7 @@ impl JournalFile {
             *current = next;
             return Ok(());
         }
-        let stored = self.replace(current, next, boot_id);
+        let stored = files::blocking(|| self.replace(current, next, boot_id));
         stored.map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })
     }
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Mutex;
 
 use super::outlines::Outlines;
+use crate::files;
 use crate::store::StoreError;
 
 /// Number of changes, of about three pages each, after which the connection [`RecurringConnection::log`] copies
@@ -107,11 +107,7 @@ impl RecurringConnection {
     ) -> Result<T, StoreError> {
         let mut db = self.db.lock().await;
         let (db, outlines) = db.as_mut().ok_or(StoreError::Closed)?;
-        match Handle::current().runtime_flavor() {
-            RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| work(db, outlines)),
-            // This runtime has no further thread that could take over.
-            _ => work(db, outlines),
-        }
+        files::blocking(|| work(db, outlines))
     }
 
     /// Starts to empty the log after every [`CHANGES`] calls.
