@@ -188,15 +188,15 @@ impl Training {
         self.truth
     }
 
-    /// Compares the ground truth with the same work at the largest limit, with the same fluctuations and pauses.
+    /// Compares the ground truth with the same work at the maximum usable limit, with the same fluctuations and pauses.
     /// Throughput and power there are those of the job's curve, not estimates. `None` if the job has not started or a
     /// carbon intensity is unknown.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.curve.points().last()?.limit, self.started?, actual)
     }
 
-    /// Compares the ground truth with the same work at the largest limit, started when the job began to wait. `None` if
-    /// the job did not wait.
+    /// Compares the ground truth with the same work at the maximum usable limit, started when the job began to wait.
+    /// `None` if the job did not wait.
     pub fn against_at_once(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.curve.points().last()?.limit, self.asked?, actual)
     }

@@ -50,11 +50,12 @@ pub struct SimulatedJob {
     pub gpus: u32,
     /// The job's throughput and power on each GPU.
     pub curve: LoadCurve,
-    /// The job's duration at the GPUs' original limit, which is the largest limit unless `original_limit` is set.
+    /// The job's duration at the GPUs' original limit, which is the maximum usable limit unless `original_limit` is
+    /// set.
     pub duration_at_original: Seconds,
     /// The job's objective.
     pub objective: Objective,
-    /// The default and original limit of the job's GPUs; `None` for the largest limit.
+    /// The default and original limit of the job's GPUs; `None` for the maximum usable limit.
     pub original_limit: Option<Watts>,
     /// The job's pauses, if any.
     pub pauses: Option<Pauses>,
@@ -89,14 +90,14 @@ pub struct Outcome {
     pub objective: Objective,
     /// The job's ground truth.
     pub truth: Truth,
-    /// The comparison with the same work at the largest limit; `None` if the job is unfinished or a carbon intensity is
-    /// unknown.
+    /// The comparison with the same work at the maximum usable limit; `None` if the job is unfinished or a carbon
+    /// intensity is unknown.
     pub against_ceiling: Option<Comparison>,
     /// The comparison with the same work at the original limit; `None` if the job is unfinished or a carbon intensity
     /// is unknown.
     pub against_original: Option<Comparison>,
-    /// The comparison with the same work at the largest limit, started when the job was registered; `None` for a job that
-    /// did not wait.
+    /// The comparison with the same work at the maximum usable limit, started when the job was registered; `None` for a
+    /// job that did not wait.
     pub against_at_once: Option<Comparison>,
     /// The time for which the job waited for its start; `None` for a job that did not wait.
     pub waited: Option<Seconds>,

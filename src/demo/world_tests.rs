@@ -74,8 +74,8 @@ async fn run(scenario: Scenario) -> Outcome {
     outcome
 }
 
-/// Returns first the carbon reduction and second the time increase of [`resnet_on_miso`] against the largest limit,
-/// both in percent; `None` without traces.
+/// Returns first the carbon reduction and second the time increase of [`resnet_on_miso`] against the maximum usable
+/// limit, both in percent; `None` without traces.
 async fn found(max_slowdown: f64, seed: u64) -> Option<(f64, f64)> {
     let found = resnet_on_miso(max_slowdown, seed).await?.against_ceiling.expect("comparable");
     let sum = found.energy_effect_pct + found.timing_effect_pct;
@@ -115,7 +115,8 @@ fn on_synthetic_grid(job: SimulatedJob, noise: f64, seed: u64) -> Scenario {
     }
 }
 
-/// Returns a job on one GPU whose original and default limit is 240 W; the largest limit is that of the curve, 300 W.
+/// Returns a job on one GPU whose original and default limit is 240 W; the maximum usable limit is that of the curve,
+/// 300 W.
 fn below_maximum(curve: LoadCurve, hours: f64, max_slowdown: f64) -> SimulatedJob {
     SimulatedJob {
         name: "resnet50".into(),
@@ -179,7 +180,8 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     assert!(frozen.forecast.as_ref().is_some_and(|f| f.source == "synthetic"), "{frozen:?}");
     let at_found = frozen.original.measured.known().expect("measured");
     assert_eq!((&frozen.original.limits, &frozen.max.limits), (&vec![watts(240)], &vec![watts(300)]));
-    // The plan covers the work that was left, and uses less energy and carbon for it than the largest limit would.
+    // The plan covers the work that was left, and uses less energy and carbon for it than the maximum usable limit
+    // would.
     let expected = (frozen.max.expected_energy_j.expect("known"), frozen.max.expected_carbon_g.expect("known"));
     assert!(frozen.planned_energy_j < expected.0 && frozen.planned_carbon_g < expected.1, "{frozen:?}");
     assert!(frozen.original.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
@@ -250,7 +252,7 @@ async fn an_outcome_is_computed_again_once_the_actual_intensities_are_known() {
 }
 
 /// Runs one job of ten hours on a synthetic grid, with `gpus` GPUs of its own and no other job, and compares it with
-/// the largest limit.
+/// the maximum usable limit.
 async fn memory_bound(curve: LoadCurve, gpus: u32, max_slowdown: f64) -> Comparison {
     let job = SimulatedJob {
         name: "gnn".into(),
@@ -278,7 +280,7 @@ async fn clocks_save_what_the_curve_allows_where_limits_change_nothing() {
         let possible = 100.0 * (1.0 - (power / demand) * (1.0 + max_slowdown));
         assert!(found.time_increase_pct <= 100.0 * max_slowdown + 0.05, "{found:?}");
         // The first tenths of a percent of slowdown save most. Some of the allowed slowdown stays unused, since the
-        // throughput at the largest limit is not known exactly.
+        // throughput at the maximum usable limit is not known exactly.
         assert!(found.energy_effect_pct + found.timing_effect_pct >= 0.93 * possible, "{possible}: {found:?}");
     }
 }

@@ -53,7 +53,7 @@ class Run:
     source: str
     steps: int
     batch_size: int
-    # Seconds per step at the largest limit.
+    # Seconds per step at the maximum usable limit.
     step_s: float
     # What is said to `wattune run` besides.
     flags: list = dataclasses.field(default_factory=list)
@@ -80,7 +80,7 @@ def script(name, steps):
 
 
 def runs():
-    """Returns the runs: each takes two minutes at the largest limit, or ten where posts come every 5 s."""
+    """Returns the runs: each takes two minutes at the maximum usable limit, or ten where posts come every 5 s."""
     torchrun = [str(VENV / "bin" / "torchrun"), "--nproc-per-node", "2", "--standalone"]
     ddp = [*torchrun, str(SCRIPTS / "ddp_loop.py"), "3000"]
     plain = Run("plain", script("plain_loop.py", 4000), "0", "optimizer_hook", 4000, 16, 0.03)

@@ -275,7 +275,7 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let dir = ledger().await;
     let store = Store::open(dir.path()).await.expect("opens");
     store.save_job(&stored("c", "resnet50", Some("vision"), 0.5, Some(1.5))).await.expect("saved");
-    // Against the largest limit, and an older version: neither counts.
+    // Against the maximum usable limit, and an older version: neither counts.
     store.append_entry(&outcome("a", 1, json!(700.0))).await.expect("noted");
     store.append_entry(&outcome("a", 2, json!(120.5))).await.expect("noted");
     store.append_entry(&outcome("c", 1, json!({ "unknown": "another job was on its boards" }))).await.expect("noted");

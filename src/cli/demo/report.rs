@@ -1,4 +1,4 @@
-//! The demo's result: each job compared with the same job at the largest limit, as JSON or as a table.
+//! The demo's result: each job compared with the same job at the maximum usable limit, as JSON or as a table.
 
 use anyhow::bail;
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) jobs: Vec<JobReport>,
 }
 
-/// A job compared with the same job at the largest limit, by the simulator's true values.
+/// A job compared with the same job at the maximum usable limit, by the simulator's true values.
 #[derive(Debug, Serialize)]
 pub(super) struct JobReport {
     name: String,
@@ -44,11 +44,11 @@ pub(super) struct JobReport {
     reported_carbon_reduction_pct: Option<IntervalView>,
 }
 
-/// A job that waited for its start, compared with starting at once at the largest limit.
+/// A job that waited for its start, compared with starting at once at the maximum usable limit.
 #[derive(Debug, Serialize)]
 struct StartReport {
     waited_s: f64,
-    /// Emissions of the same work at the largest limit, started at once.
+    /// Emissions of the same work at the maximum usable limit, started at once.
     carbon_at_once_g: f64,
     /// Reduction against `carbon_at_once_g`; the three effects add up to it.
     carbon_reduction_pct: f64,
@@ -97,7 +97,7 @@ impl StartReport {
     }
 }
 
-/// Returns the daemon's own comparison of a job with the largest limit.
+/// Returns the daemon's own comparison of a job with the maximum usable limit.
 fn reported(outcome: &Outcome) -> Option<&SavingFigures> {
     match &outcome.reported.as_ref()?.against_max {
         SavingView::Known(figures) => Some(figures),
@@ -140,7 +140,8 @@ pub(super) fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Re
 /// Renders the report as a table with a legend, for people.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
-        "\nEach job compared with the same job at the largest limit, from the simulator's true values; grid: {}.\n\n",
+        "\nEach job compared with the same job at the maximum usable limit, from the simulator's true values; grid: \
+         {}.\n\n",
         report.carbon_source
     );
     let width = report.jobs.iter().map(|j| j.name.chars().count()).max().unwrap_or(0).max(3);
@@ -202,10 +203,10 @@ pub(super) fn table(report: &Report) -> String {
         }
     }
     text += "\nEnergy effect: the change that the best constant mix of limits makes in the same time; timing effect: the rest, \
-             from\nfollowing the grid and from profiling. Both in percent of the carbon at the largest limit.\n\
+             from\nfollowing the grid and from profiling. Both in percent of the carbon at the maximum usable limit.\n\
              Reported: the daemon's own estimate, with a 95 % confidence interval.\n\
-             At once: the same job at the largest limit, started without waiting for the clean window; the effects beside it\n\
-             add up to the change, and so do the effects that the daemon reports.\n";
+             At once: the same job at the maximum usable limit, started without waiting for the clean window;\n\
+             the effects beside it add up to the change, and so do the effects that the daemon reports.\n";
     text
 }
 

@@ -10,44 +10,45 @@ use super::offers::StartArgs;
 use crate::cli::ask::DaemonFlags;
 use crate::cli::values::within;
 
-/// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and saved.
+/// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and
+/// saved.
 ///
 /// The command keeps its terminal, its signals and its exit code, and runs even if no daemon answers. A process with
 /// LOCAL_RANK above 0, and one inside another `wattune run`, registers no job.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The job's name; runs with the same name, batch size and GPU models share a profile [default: SLURM_JOB_NAME, else
-    /// the script's name].
+    /// The job's name; runs with the same name, batch size and GPU models share a profile [default: SLURM_JOB_NAME,
+    /// else the script's name].
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// The maximum increase of the job's duration over that at the GPUs' largest limits: 0.03 is 3 % [default: 0.03 if
-    /// neither --deadline nor the job file sets an objective].
+    /// The maximum increase of the job's duration over that at the GPUs' maximum usable limits: 0.03 is 3 % [default:
+    /// 0.03 if neither --deadline nor the job file sets an objective].
     #[arg(long, value_name = "FRACTION", value_parser = slowdown)]
     pub(super) max_slowdown: Option<f64>,
     /// The time by which the job must be done, in RFC 3339, such as 2026-12-24T18:00:00Z. Needs --total-samples.
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     pub(super) deadline: Option<String>,
-    /// A job file: TOML with the fields name, gpus, batch_size, work, objective, lease_s, control, priority, tags, key, start
-    /// and suspend of POST /v1/jobs; flags override it.
+    /// A job file: TOML with the fields name, gpus, batch_size, work, objective, lease_s, control, priority, tags, key,
+    /// start and suspend of POST /v1/jobs; flags override it.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// The job's GPUs by index, UUID or PCI bus id, separated by commas [default: those visible through
     /// CUDA_VISIBLE_DEVICES, the container or Slurm; otherwise all].
     #[arg(long, value_name = "LIST")]
     pub(super) gpus: Option<String>,
-    /// The number of samples per optimizer step over all GPUs, with gradient accumulation those of all accumulated batches;
-    /// without it, a step counts as one sample.
+    /// The number of samples per optimizer step over all GPUs, with gradient accumulation those of all accumulated
+    /// batches; without it, a step counts as one sample.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch_size: Option<u64>,
-    /// The total number of samples, or of steps without --batch-size; the Hugging Face Trainer, Lightning and Keras mostly
-    /// report it themselves.
+    /// The total number of samples, or of steps without --batch-size; the Hugging Face Trainer, Lightning and Keras
+    /// mostly report it themselves.
     #[arg(long, value_name = "N")]
     pub(super) total_samples: Option<f64>,
     /// A label of the job; can be repeated.
     #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tags: Vec<(String, String)>,
-    /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000: jobs with a lower number get
-    /// lower limits first.
+    /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000: jobs with a lower
+    /// number get lower limits first.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) priority: Option<i32>,
     /// The lease in seconds, from 1 to 86400: the daemon ends the job after this time without a message from this

@@ -73,7 +73,7 @@ impl Cap {
         Ok(Self { settings, configured, fixed, events, last, recorded: None })
     }
 
-    /// Returns the cap over time as known now; `baseline` is the sum of the GPUs' largest limits.
+    /// Returns the cap over time as known now; `baseline` is the sum of the GPUs' maximum limits.
     pub(super) fn schedule(&self, baseline: Watts, now: DateTime<Utc>) -> CapSchedule {
         let events: Vec<DemandResponse> = self.fixed.iter().chain(self.events.values()).cloned().collect();
         CapSchedule::new(&self.configured, &events, baseline, now)
@@ -126,7 +126,7 @@ impl Cap {
     /// be in force; `None` if no cap holds in that time.
     fn binding(&self, demand: &Demand<'_>) -> Option<u64> {
         let now = demand.now.utc;
-        let cap = self.soon(&self.schedule(demand.gpus.largest_limits(), now), demand.settings, now)?;
+        let cap = self.soon(&self.schedule(demand.gpus.maximum_limits(), now), demand.settings, now)?;
         Some(u64::from(cap.to_milliwatts()))
     }
 

@@ -16,7 +16,7 @@ use wattune_core::units::{Seconds, Watts};
 pub struct CapSettings {
     /// Cap that holds at all times, in watts.
     pub limit_w: Option<f64>,
-    /// Cap that holds at all times, in percent of the sum of the GPUs' largest limits.
+    /// Cap that holds at all times, in percent of the sum of the GPUs' maximum limits.
     pub limit_pct: Option<f64>,
     /// Windows of the week and spans of time with caps of their own.
     pub schedule: Vec<ScheduleEntry>,
@@ -71,7 +71,7 @@ pub struct ScheduleEntry {
     pub end: Option<DateTime<Utc>>,
     /// Cap within the window or the span of time, in watts.
     pub limit_w: Option<f64>,
-    /// Cap within the window or the span of time, in percent of the sum of the GPUs' largest limits.
+    /// Cap within the window or the span of time, in percent of the sum of the GPUs' maximum limits.
     pub limit_pct: Option<f64>,
 }
 
@@ -91,7 +91,7 @@ pub struct NewEvent {
     /// Target for the sum of all GPUs' limits. Give either this or `target_pct`.
     #[serde(default)]
     pub target_w: Option<f64>,
-    /// Target relative to the sum of the GPUs' largest limits: 70 allows 70 % of that sum.
+    /// Target relative to the sum of the GPUs' maximum limits: 70 allows 70 % of that sum.
     #[serde(default)]
     pub target_pct: Option<f64>,
     /// Time before the start from which plans consider the event. If absent, they consider it at once.
@@ -104,7 +104,7 @@ pub struct NewEvent {
     /// Cap on the sum of all GPUs' limits for `rebound_s` after the end.
     #[serde(default)]
     pub rebound_w: Option<f64>,
-    /// Cap for `rebound_s` after the end, relative to the sum of the GPUs' largest limits.
+    /// Cap for `rebound_s` after the end, relative to the sum of the GPUs' maximum limits.
     #[serde(default)]
     pub rebound_pct: Option<f64>,
     /// Duration of the rebound limit after the end.

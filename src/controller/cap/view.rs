@@ -12,7 +12,7 @@ impl Cap {
     /// Returns the view of the cap; `None` if no cap holds now and none is known for later.
     pub(crate) fn view(&self, demand: &Demand<'_>) -> Option<CapView> {
         let now = demand.now;
-        let schedule = self.schedule(demand.gpus.largest_limits(), now.utc);
+        let schedule = self.schedule(demand.gpus.maximum_limits(), now.utc);
         if schedule.is_empty() {
             return None;
         }
@@ -37,7 +37,7 @@ impl Cap {
 
     /// Returns the cap's problems, in one sentence each.
     pub(crate) fn problems(&self, demand: &Demand<'_>) -> Vec<String> {
-        let (now, most) = (demand.now, demand.gpus.largest_limits());
+        let (now, most) = (demand.now, demand.gpus.maximum_limits());
         let schedule = self.schedule(most, now.utc);
         if schedule.is_empty() {
             return Vec::new();
@@ -55,8 +55,8 @@ impl Cap {
         let events = self.fixed.iter().chain(self.events.values());
         for event in events.filter(|e| e.ends_at() > now.utc && most > Watts::ZERO && e.target.of(most) > most) {
             problems.push(format!(
-                "demand-response event {} changes nothing: its target of {} is more than the GPUs' largest limits add up to \
-                 ({most}); is it in milliwatts?",
+                "demand-response event {} changes nothing: its target of {} is more than the GPUs' maximum limits add up \
+                 to ({most}); is it in milliwatts?",
                 event.id,
                 event.target.of(most)
             ));

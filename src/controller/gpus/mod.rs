@@ -208,8 +208,8 @@ impl Gpus {
         self.get(id)?.ceiling(&self.journal)
     }
 
-    /// Returns the sum of the GPUs' largest limits, to which a cap in percent refers.
-    pub(super) fn largest_limits(&self) -> Watts {
+    /// Returns the sum of the GPUs' maximum limits, to which a cap in percent refers.
+    pub(super) fn maximum_limits(&self) -> Watts {
         self.iter().filter_map(Gpu::range).map(|range| range.max.watts()).sum()
     }
 

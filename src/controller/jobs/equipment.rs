@@ -45,7 +45,7 @@ impl Snapshot<'_> {
             // limits may be needed too.
             Some(batch_size)
                 if record.closed_at.is_none()
-                    && self.cap.schedule(self.gpus.largest_limits(), self.now.utc).is_empty() =>
+                    && self.cap.schedule(self.gpus.maximum_limits(), self.now.utc).is_empty() =>
             {
                 let neighbours = self.store.neighbouring_profiles(&key).await.unwrap_or_default();
                 let known = neighbours.iter().filter_map(|(other, record)| Some((*other, record.most_efficient()?)));

@@ -32,7 +32,7 @@ impl Snapshot<'_> {
     /// Lowers the ceilings (maximum usable limits) of a job's GPUs to what a constant cap leaves for these GPUs while
     /// all other GPUs are at their lowest limits. Higher limits could neither be measured nor used.
     pub(crate) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
-        let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
+        let Some(cap) = self.cap.constant(self.gpus.maximum_limits()) else { return };
         lower(groups, cap - self.others(groups, |_| false), None);
     }
 
@@ -42,7 +42,7 @@ impl Snapshot<'_> {
         if self.settings.observe {
             return Vec::new();
         }
-        let schedule = self.cap.schedule(self.gpus.largest_limits(), self.now.utc);
+        let schedule = self.cap.schedule(self.gpus.maximum_limits(), self.now.utc);
         let fit = |job: &Job| {
             let (ceilings, sweep_ceiling) = self.ceilings_of(job, &schedule)?;
             Some(SweepFit { job: job.id.clone(), ceilings, sweep_ceiling })

@@ -74,7 +74,7 @@ impl CapReduction {
         });
         let (limit, wanted) = cut.min()?;
         let now = demand.now.utc;
-        let schedule = cap.schedule(demand.gpus.largest_limits(), now);
+        let schedule = cap.schedule(demand.gpus.maximum_limits(), now);
         let (cap, source) = schedule.binding_at(now).map(|(cap, source)| (cap, source.to_string())).unzip();
         Some(Self { limit, wanted, cap, source })
     }

@@ -80,7 +80,7 @@ impl SharedBudget {
     /// Returns the current shared budget; `None` if there is neither a cap nor a carbon budget.
     pub(super) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetAccount) -> Option<Self> {
         let now = demand.now;
-        let schedule = cap.schedule(demand.gpus.largest_limits(), now.utc);
+        let schedule = cap.schedule(demand.gpus.maximum_limits(), now.utc);
         let budget = budget.span(now.utc);
         if schedule.is_empty() && budget.is_none() {
             return None;

@@ -123,7 +123,7 @@ fn choose(held: Vec<JobId>, node: &Node<'_>, now: Now) -> Choosing {
     let prices = prices(node.signal, now.utc);
     let model: Model = node.signal.model().clone();
     let cap = wattune_core::domain::Slot::new(now.utc, now.utc + CAP_AHEAD)
-        .and_then(|span| node.cap.schedule(node.gpus.largest_limits(), now.utc).over(&span));
+        .and_then(|span| node.cap.schedule(node.gpus.maximum_limits(), now.utc).over(&span));
     let at = now.utc;
     let task = tokio::task::spawn_blocking(move || {
         let mut forecast = StartForecast::new(&model, &expected, (at, until), &policy);

@@ -104,7 +104,7 @@ impl Controller {
 
     /// Records the rule that sets the node's cap, if it is another one than before.
     pub(in crate::controller) fn record_cap(&mut self) {
-        let (baseline, now) = (self.gpus.largest_limits(), self.now().utc);
+        let (baseline, now) = (self.gpus.maximum_limits(), self.now().utc);
         if self.settings.observe {
             return;
         }

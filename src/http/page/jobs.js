@@ -45,7 +45,7 @@ const savingOf = (account) => {
   const g = intervalOf(estimate.carbon_reduction_g) ?? { low: share(pct.low), mean: share(pct.mean), high: share(pct.high) };
   const parts = EFFECTS.map(([name, key]) => [name, intervalOf(estimate[key])?.mean]);
   const waited = parts.every(([, mean]) => isNumber(mean));
-  const limit = account.savings ? "the original limit" : "the largest limit";
+  const limit = account.savings ? "the original limit" : "the maximum usable limit";
   return { pct, g, reference, at: waited ? `${limit}, started at once` : limit, parts: waited ? parts : null };
 };
 

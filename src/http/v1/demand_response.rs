@@ -36,11 +36,11 @@ impl Wire for NewEvent {
         ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
         ("end", "give a time in RFC 3339 with its zone, after start"),
         ("target_w", "give watts, 1 or more, or target_pct in its place"),
-        ("target_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
+        ("target_pct", "give percent of the sum of the GPUs' maximum limits, more than 1 and at most 100"),
         ("notice_s", "give seconds, 0 or more, or leave it out"),
         ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
         ("rebound_w", "give watts, 1 or more, or leave it out"),
-        ("rebound_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
+        ("rebound_pct", "give percent of the sum of the GPUs' maximum limits, more than 1 and at most 100"),
         ("rebound_s", "give seconds, more than 0"),
     ];
 }

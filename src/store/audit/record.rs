@@ -84,7 +84,7 @@ pub struct AuditState {
     /// Cap on the sum of all GPUs' power limits, or the target of a demand-response event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap_w: Option<f64>,
-    /// Target of a demand-response event, relative to the sum of the GPUs' largest limits.
+    /// Target of a demand-response event, relative to the sum of the GPUs' maximum limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap_pct: Option<f64>,
     /// Rule that sets the node's cap.

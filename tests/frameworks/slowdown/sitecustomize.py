@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 
-# Set by the tests: the daemon's address, the GPU to look at, seconds per step at the largest limit, and the seconds
+# Set by the tests: the daemon's address, the GPU to look at, seconds per step at the maximum usable limit, and the seconds
 # between two posts of Hugging Face's Trainer if not its own.
 ADDRESS = os.environ.get("SLOWDOWN_DAEMON")
 GPU = os.environ.get("SLOWDOWN_GPU")

@@ -307,7 +307,7 @@ def recurring(
         max_epochs: Largest number of epochs of a run.
         eta: Weight of energy against time: 1 is energy alone, 0 is time alone.
         beta: A run is stopped when it costs more than this multiple of the cheapest one; None to stop at `max_epochs`.
-        max_power_w: Largest power of the run's GPUs together; by default the sum of their largest limits.
+        max_power_w: Largest power of the run's GPUs together; by default the sum of their maximum limits.
         gpus: GPUs, as for `wattune.job`.
         lease_s: Silence after which the daemon takes the run for lost; longer than an epoch.
         total_samples: Samples of the whole run, if they are known, for the run's job.
