@@ -20,6 +20,11 @@ pub(super) fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64
     number.ok_or_else(|| format!("give {right}"))
 }
 
+/// Parses a lease in seconds.
+pub(super) fn lease(text: &str) -> Result<f64, String> {
+    within(text, 1.0, 86_400.0, "1 to 86400 seconds")
+}
+
 /// Parses a maximum slowdown, as a fraction.
 pub(super) fn slowdown(text: &str) -> Result<f64, String> {
     within(text, 0.0, 0.999, "a fraction from 0 to 0.999; 0.03 allows 3 % more time, so write 0.03 for 3 %")

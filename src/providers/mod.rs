@@ -15,6 +15,8 @@ mod place;
 mod provider;
 mod settings;
 pub mod sources;
+#[cfg(test)]
+mod testing;
 
 pub use build::{PriceChain, build, build_price};
 pub use client::quota::Requests;

@@ -1,11 +1,10 @@
 //! Recurring jobs of Zeus's clients, which speak the protocol of Zeus's batch size server.
 
-use sha2::{Digest, Sha256};
-
 use super::{FullRuns, Recurring, RecurringError, one, rights};
 use crate::store::{StoreError, StoredRecurring, UsersOfRecurring};
 use wattune_core::bandit::{Job, ZeusRefused, ZeusReport, ZeusSpec, ZeusVerdict};
 use wattune_core::domain::{Actor, JobName, Owners};
+use wattune_core::ledger::chain::Digest;
 
 /// Result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,9 +162,6 @@ fn is_of(job: &Job, job_id: &str) -> bool {
 
 /// Returns the name of the recurring job with this identifier: the identifier, or its digest if it is no valid name.
 fn name_of(job_id: &str) -> JobName {
-    let digest = || {
-        let hex: String = Sha256::digest(job_id).iter().map(|byte| format!("{byte:02x}")).collect();
-        JobName::new(format!("zeus-{hex}"))
-    };
+    let digest = || JobName::new(format!("zeus-{}", Digest::of(job_id)));
     JobName::new(job_id).or_else(|_| digest()).unwrap_or_else(|_| unreachable!("a digest is a valid name"))
 }

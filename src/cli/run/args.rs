@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use super::lines::Expressions;
 use super::offers::StartArgs;
 use crate::cli::ask::DaemonFlags;
-use crate::cli::values::within;
+use crate::cli::values::lease;
 
 /// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and
 /// saved.
@@ -86,10 +86,6 @@ fn slowdown(text: &str) -> Result<f64, String> {
         return Ok(fraction);
     }
     Err(format!("{text} is not between 0 and 1; 0.03 allows 3 % more time"))
-}
-
-fn lease(text: &str) -> Result<f64, String> {
-    within(text, 1.0, 86_400.0, "1 to 86400 seconds")
 }
 
 /// Accepts a time, and returns it as it was written.

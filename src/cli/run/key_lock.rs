@@ -10,11 +10,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
 use super::environment::pid_namespace;
 use crate::cli::ask::{DaemonAddress, TOKEN, TOKEN_FILE, USUAL_SOCKET};
 use crate::files;
+use wattune_core::ledger::chain::Digest;
 
 /// Directory of the locks: the same for all processes of a user, whatever their environment.
 const PLACE: &str = "/tmp";
@@ -57,13 +56,9 @@ impl KeyLock {
         let is_usual = |address: &&DaemonAddress| matches!(address, DaemonAddress::Socket(path) if path == Path::new(USUAL_SOCKET));
         let addresses = addresses.iter().filter(|address| !is_usual(address)).map(|address| address.to_string().into());
         let namespace = pid_namespace().unwrap_or_default().to_string().into();
-        let mut digest = Sha256::new();
-        for part in addresses.chain(tokens.iter().cloned()).chain([namespace, OsString::from(key)]) {
-            digest.update(part.as_bytes());
-            digest.update([0]);
-        }
-        let hash: String = digest.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = place.join(format!("wattune-key-{}-{hash}.lock", files::user()));
+        let parts = addresses.chain(tokens.iter().cloned()).chain([namespace, OsString::from(key)]);
+        let digest = Digest::of(parts.flat_map(|part| [part.as_bytes(), &[0]].concat()).collect::<Vec<u8>>());
+        let path = place.join(format!("wattune-key-{}-{:.24}.lock", files::user(), digest.to_string()));
         for _ in 0..ATTEMPTS {
             let mut file = files::open(&path)?;
             match file.try_lock() {
@@ -93,7 +88,7 @@ fn is_at(path: &Path, file: &File) -> bool {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // The lock ends when the file is closed, after this. If somebody removed the file, another process may have a lock
+        // The lock ends when the file is closed, after this. If another program removed the file, another process may have a lock
         // at its path.
         if is_at(&self.path, &self.file) {
             let _ = fs::remove_file(&self.path);

@@ -133,8 +133,12 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         return Ok(Exit::Code(exit_code));
     }
     let _lock = match registration.key().map(|key| KeyLock::take(key, &addresses)).transpose() {
-        Err(taken @ KeyLockError::Taken(_)) => {
-            say(&format!("{taken}, so the command does not start here"));
+        Err(taken @ KeyLockError::Taken(holder)) => {
+            // A command that runs already would get the signal itself.
+            let start = holder.filter(|_| args.start.start_now).map(|pid| {
+                format!("; if it is still waiting for its start, `kill -USR1 {pid}` starts it without the daemon")
+            });
+            say(&format!("{taken}, so the command does not start here{}", start.unwrap_or_default()));
             return Ok(Exit::Code(WRONG_USE));
         }
         // The daemon alone then sees to it that the key has one process.

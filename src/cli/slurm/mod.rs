@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::output::Exit;
-use super::values::within;
+use super::values::lease;
 use api::Api;
 use deadline::Deadline;
 
@@ -59,10 +59,6 @@ struct AddressArgs {
     /// The daemon's TCP address, tried next [default: WATTUNE_LISTEN, else 127.0.0.1:4938].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-}
-
-fn lease(text: &str) -> Result<f64, String> {
-    within(text, 1.0, 86_400.0, "1 to 86400 seconds")
 }
 
 /// The time that a call may take in all. Slurm's documentation asks for short scripts, and a job waits for them.

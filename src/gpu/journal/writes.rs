@@ -12,11 +12,11 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::entry::Contents;
 use crate::files;
 use wattune_core::domain::{GpuId, PowerLimit};
+use wattune_core::ledger::chain::Digest;
 use wattune_core::units::Millijoules;
 
 /// The size of one of the two places in bytes: records of a hundred GPUs.
@@ -134,9 +134,7 @@ fn inode_of(found: &Metadata) -> (u64, u64) {
 }
 
 fn checksum(json: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = Sha256::digest(json).into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    Digest::of(json).to_string()
 }
 
 /// Returns the line of a record: the checksum of its JSON, and the JSON.

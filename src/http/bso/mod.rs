@@ -12,8 +12,6 @@ mod models;
 mod python;
 mod request;
 
-use std::convert::Infallible;
-
 use axum::Json;
 use axum::Router;
 use axum::extract::{Extension, State};
@@ -103,7 +101,7 @@ async fn register(State(shared): State<Shared>, By(by): By, Body(spec): Body<Job
     // What cannot be stored differs from every job, which is found before the mistake.
     if let Some(id) = &spec.job_id
         && (!spec.is_finite() || spec.registration(id).is_err())
-        && within(&shared, shared.recurring.is_known_to_zeus(id)).await?
+        && within(&shared, shared.recurring.is_known_to_zeus(id)).await??
     {
         return Err(other());
     }
@@ -118,7 +116,7 @@ async fn register(State(shared): State<Shared>, By(by): By, Body(spec): Body<Job
         });
         let internal = |message| Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message);
         let registration = spec.registration(&id).map_err(internal)?;
-        let registered = within(&shared, shared.recurring.register_for_zeus(registration, by.owners())).await?;
+        let registered = within(&shared, shared.recurring.register_for_zeus(registration, by.owners())).await??;
         let status = match registered {
             ZeusRegistration::New => StatusCode::CREATED,
             // An identifier that was just drawn must be unused.
@@ -132,12 +130,12 @@ async fn register(State(shared): State<Shared>, By(by): By, Body(spec): Body<Job
 
 /// Checks that the caller may change a job: as an owner, or at least as a user who has registered it.
 async fn check_users(shared: &Shared, id: &str, by: &Caller, as_owner: bool) -> Result<(), Refusal> {
-    within(shared, shared.recurring.check_users_for_zeus(id, &by.actor(), as_owner)).await
+    Ok(within(shared, shared.recurring.check_users_for_zeus(id, &by.actor(), as_owner)).await??)
 }
 
 async fn delete(State(shared): State<Shared>, By(by): By, JobParam(id): JobParam) -> Result<Json<()>, Refusal> {
     check_users(&shared, &id, &by, true).await?;
-    match within(&shared, shared.recurring.delete_for_zeus(&id)).await? {
+    match within(&shared, shared.recurring.delete_for_zeus(&id)).await?? {
         true => Ok(Json(())),
         false => Err(Refusal::message(StatusCode::NOT_FOUND, "No job was deleted.")),
     }
@@ -163,8 +161,7 @@ async fn next(
             (StatusCode::INTERNAL_SERVER_ERROR, why.to_owned())
         }
     };
-    let begun =
-        within(&shared, async { Ok::<_, Infallible>(shared.recurring.begin_for_zeus(&id, by.actor()).await) }).await?;
+    let begun = within(&shared, shared.recurring.begin_for_zeus(&id, by.actor())).await?;
     let (number, batch_size) = begun.map_err(|error| match error {
         ZeusError::UnknownJob => {
             Refusal::message(StatusCode::BAD_REQUEST, format!("Unknown job({id}). Please register the job first"))
@@ -197,7 +194,7 @@ async fn report(
         // Zeus's server looks for the job first.
         other => {
             check_users(&shared, id, &by, false).await?;
-            let is_known = within(&shared, shared.recurring.is_known_to_zeus(id)).await?;
+            let is_known = within(&shared, shared.recurring.is_known_to_zeus(id)).await??;
             return Err(match other {
                 _ if !is_known => unknown_job(),
                 Err(message) => Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message),
@@ -206,8 +203,7 @@ async fn report(
         }
     };
     let judged = shared.recurring.report_for_zeus(id, number, batch_size, result.report(), by.actor());
-    let judged = within(&shared, async { Ok::<_, Infallible>(judged.await) }).await?;
-    let verdict = judged.map_err(|error| match error {
+    let verdict = within(&shared, judged).await?.map_err(|error| match error {
         ZeusError::UnknownJob => unknown_job(),
         ZeusError::Refused(ZeusRefused::NoSuchTrial) => unknown_trial(),
         error => Refusal::of(error, |refused| match refused {
@@ -258,8 +254,7 @@ async fn end(State(shared): State<Shared>, By(by): By, Body(trial): Body<TrialId
         }
     };
     let ended = shared.recurring.end_for_zeus(&trial.job_id, number, batch_size, by.actor());
-    let ended = within(&shared, async { Ok::<_, Infallible>(ended.await) }).await?;
-    ended.map_err(|error| match error {
+    within(&shared, ended).await?.map_err(|error| match error {
         ZeusError::UnknownJob | ZeusError::Refused(_) => unknown(),
         error => Refusal::of(error, |refused| (StatusCode::INTERNAL_SERVER_ERROR, refused.to_string())),
     })?;
@@ -267,20 +262,9 @@ async fn end(State(shared): State<Shared>, By(by): By, Body(trial): Body<TrialId
 }
 
 /// Awaits an answer of the service, for at most the time limit.
-async fn within<T, E: Into<Refusal>>(
-    shared: &Shared,
-    answer: impl Future<Output = Result<T, E>>,
-) -> Result<T, Refusal> {
-    match tokio::time::timeout(shared.timeout, answer).await {
-        Ok(answer) => answer.map_err(Into::into),
-        Err(_) => Err(super::error::Problem::timed_out(shared.timeout).into()),
-    }
-}
-
-impl From<Infallible> for Refusal {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
+async fn within<T>(shared: &Shared, answer: impl Future<Output = T>) -> Result<T, Refusal> {
+    let answer = tokio::time::timeout(shared.timeout, answer).await;
+    answer.map_err(|_| super::error::Problem::timed_out(shared.timeout).into())
 }
 
 impl From<ZeusError> for Refusal {

@@ -7,6 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::apportion::{day_of, hour_of};
 use super::entry::{Balance, Cell};
+use super::meter::signed;
 use super::{Interval, Share};
 use crate::domain::{DeviceId, Slot};
 use crate::units::Millijoules;
@@ -155,10 +156,6 @@ pub fn balances(cells: &[Cell], gained: &BTreeMap<DeviceId, Option<i64>>) -> Vec
         Balance { device: device.clone(), counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, difference_mj }
     };
     devices.into_iter().map(balance).collect()
-}
-
-pub(super) fn signed(energy: Millijoules) -> i64 {
-    i64::try_from(energy.get()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

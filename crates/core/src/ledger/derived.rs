@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use super::block::{DeviceBalance, day_of_close, signed};
+use super::block::{DeviceBalance, day_of_close};
 use super::chain::Digest;
 use super::entry::{Balance, Close, Correction, Entry, RollUp, Settlement};
 use super::hour::TotalsChange;
+use super::meter::signed;
 use super::{Share, Total};
 use crate::domain::{DeviceId, EnergySource, JobId};
 

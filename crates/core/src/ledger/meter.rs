@@ -434,7 +434,7 @@ pub fn rebased(before: Millijoules, now: Millijoules, recorded: Millijoules) -> 
     signed(now) - signed(before) - signed(recorded)
 }
 
-fn signed(energy: Millijoules) -> i64 {
+pub(super) fn signed(energy: Millijoules) -> i64 {
     i64::try_from(energy.get()).unwrap_or(i64::MAX)
 }
 

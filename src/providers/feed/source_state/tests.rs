@@ -2,6 +2,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 
 use super::*;
+use crate::providers::testing::values;
 use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 
 const CADENCE: Seconds = Seconds::new(1800.0);
@@ -65,10 +66,6 @@ fn answered(state: &SourceState, answer: Forecast, minutes: i64, jitter: f64) ->
 
 fn fed() -> SourceState {
     answered(&starting(None), forecast(0, half_hours(0, 6, 1.0), half_hours(-2, 0, 9.0)), 0, 0.0)
-}
-
-fn values(series: &CarbonSeries) -> Vec<f64> {
-    series.points().iter().map(|(_, i)| i.value.get()).collect()
 }
 
 /// Each answer of this source covers slots that no earlier answer covered.

@@ -5,6 +5,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::providers::client::json::damage;
+use crate::providers::testing::{at, serve};
 use crate::providers::{BaseUrl, CarbonSettings};
 
 /// A response in the documented shape (`carbon-apis.md` §4.2) to a request without `windowSize`.
@@ -31,10 +32,6 @@ const AVERAGE: &str = r#"{"location":"northeurope","startTime":"1970-01-01T00:00
 const FORECAST_PATH: &str = "/emissions/forecasts/current";
 const ROWS_PATH: &str = "/emissions/bylocation";
 
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
-
 fn now() -> DateTime<Utc> {
     at("2022-07-19T13:37:49Z")
 }
@@ -54,14 +51,6 @@ fn provider(server: &MockServer, text: &str) -> CarbonAwareSdk {
     settings.carbon_aware_sdk.base_url = BaseUrl::try_from(server.uri()).expect("an address");
     settings.timeout_s = Seconds::new(0.5);
     CarbonAwareSdk::new(&settings.carbon_aware_sdk, &settings.shared(None)).expect("a place")
-}
-
-async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
-    let server = MockServer::start().await;
-    for (route, template) in routes {
-        Mock::given(path(*route)).respond_with(template.clone()).mount(&server).await;
-    }
-    server
 }
 
 async fn answered(forecast: ResponseTemplate, rows: ResponseTemplate) -> Result<Answer, ProviderError> {

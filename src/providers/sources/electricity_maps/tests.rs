@@ -6,13 +6,10 @@ use wiremock::matchers::{header, path, query_param, query_param_is_missing};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
+use crate::providers::testing::{at, serve, values};
 use crate::providers::{BaseUrl, CarbonSettings};
 
 const KEY: &str = "s3cret-key";
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 /// A body in the documented shape (`carbon-apis.md` §1.3), like the constants below; numbers are made up.
 const AHEAD: &str = r#"{"zone":"DK-DK2","forecast":[
@@ -43,14 +40,6 @@ fn ok(body: impl Into<String>) -> ResponseTemplate {
 
 fn status(status: u16, body: &str) -> ResponseTemplate {
     ResponseTemplate::new(status).set_body_string(body)
-}
-
-async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
-    let server = MockServer::start().await;
-    for (route, template) in routes {
-        Mock::given(path(*route)).respond_with(template.clone()).mount(&server).await;
-    }
-    server
 }
 
 /// A source whose key is in a file, which exists as long as `directory` does.
@@ -102,10 +91,6 @@ async fn dk2(ahead: ResponseTemplate, behind: ResponseTemplate) -> Maps {
 
 async fn answered(ahead: &str, behind: &str) -> Result<Answer, ProviderError> {
     dk2(ok(ahead), ok(behind)).await.fetch(NOW).await
-}
-
-fn values(series: &CarbonSeries) -> Vec<f64> {
-    series.points().iter().map(|(_, i)| i.value.get()).collect()
 }
 
 fn slots_of(series: &CarbonSeries) -> Vec<Slot> {

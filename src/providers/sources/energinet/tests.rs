@@ -4,11 +4,8 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::providers::client::json::damage;
+use crate::providers::testing::at;
 use crate::providers::{BaseUrl, CarbonSettings};
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 /// Returns a body in the documented shape (`carbon-apis.md` §5.2), newest row first as the API returns it; numbers are
 /// made up.

@@ -5,16 +5,13 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::providers::client::json::damage;
+use crate::providers::testing::at;
 use crate::providers::{BaseUrl, CarbonSettings, FileSettings, PriceChain, PriceSettings, PriceSource, build_price};
 use wattune_core::domain::{Quoted, TimeSeries};
 
 /// A body in the documented shape (`carbon-apis.md` §6); 1783807200 is 2026-07-11T22:00:00Z.
 const BODY: &str = r#"{"license_info":"CC BY 4.0","unix_seconds":[1783807200,1783808100,1783809000,1783809900],
   "price":[83.1,0,-12.5,null],"unit":"EUR / MWh","deprecated":false}"#;
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 fn now() -> DateTime<Utc> {
     at("2026-07-11T22:20:00Z")

@@ -6,15 +6,12 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::columns::LONGEST_WINDOW;
 use super::*;
 use crate::providers::client::json::damage;
+use crate::providers::testing::at;
 use crate::providers::{BaseUrl, CarbonSettings};
 
 /// A body in the documented shape (`carbon-apis.md` §5.1); numbers are made up. 1783807200 is 2026-07-11T22:00:00Z.
 const BODY: &str = r#"{"unix_seconds":[1783807200,1783808100,1783809000,1783809900,1783810800],
   "co2eq":[491.5,0,480.0,null,null],"co2eq_forecast":[null,487.0,470.3,465,null],"deprecated":false}"#;
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 /// Returns a time within the third slot of [`BODY`].
 fn now() -> DateTime<Utc> {

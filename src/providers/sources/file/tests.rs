@@ -4,13 +4,10 @@ use proptest::prelude::*;
 
 use super::play::MOST_ROWS;
 use super::*;
+use crate::providers::testing::{at, values};
 use crate::providers::{CarbonSettings, Contribution, PriceSettings, PriceSource};
 use wattune_core::domain::{CarbonSeries, Origin, SignalKind, SignalScope};
 use wattune_core::units::PricePerMwh;
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 fn read_text(text: &str) -> Result<ParsedFile, ParseError> {
     parse(text.as_bytes(), &Settings::default(), None)
@@ -22,10 +19,6 @@ fn parsed(text: &str) -> ParsedFile {
 
 fn refused(text: &str) -> String {
     read_text(text).expect_err(text).to_string()
-}
-
-fn values(series: &CarbonSeries) -> Vec<f64> {
-    series.points().iter().map(|(_, i)| i.value.get()).collect()
 }
 
 fn minutes(series: &CarbonSeries) -> Vec<f64> {

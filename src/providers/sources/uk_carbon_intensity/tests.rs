@@ -1,15 +1,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wiremock::matchers::path;
-use wiremock::{Mock, MockServer, ResponseTemplate};
+use wiremock::{MockServer, ResponseTemplate};
 
 use super::*;
+use crate::providers::testing::{at, serve, values};
 use crate::providers::{BaseUrl, CarbonSettings};
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 /// Makes the source as the settings say.
 fn source(settings: &CarbonSettings, state_dir: Option<&std::path::Path>) -> Result<UkCarbonIntensity, SettingsError> {
@@ -46,14 +42,6 @@ fn text(body: impl Into<String>) -> ResponseTemplate {
     ResponseTemplate::new(200).insert_header("date", "Thu, 23 Oct 2025 00:10:00 GMT").set_body_string(body)
 }
 
-async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
-    let server = MockServer::start().await;
-    for (route, template) in routes {
-        Mock::given(path(*route)).respond_with(template.clone()).mount(&server).await;
-    }
-    server
-}
-
 async fn country(ahead: ResponseTemplate, behind: ResponseTemplate) -> Result<Answer, ProviderError> {
     let server = serve(&[(AHEAD_PATH, ahead), (BEHIND_PATH, behind)]).await;
     source(&settings(&server, ""), None).expect("a place").fetch(at(NOW)).await
@@ -62,10 +50,6 @@ async fn country(ahead: ResponseTemplate, behind: ResponseTemplate) -> Result<An
 async fn region(body: &str) -> Result<Answer, ProviderError> {
     let server = serve(&[(REGION_PATH, text(body))]).await;
     source(&settings(&server, "region = 11"), None).expect("a place").fetch(at(NOW)).await
-}
-
-fn values(series: &CarbonSeries) -> Vec<f64> {
-    series.points().iter().map(|(_, i)| i.value.get()).collect()
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use wiremock::matchers::{header, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
+use crate::providers::testing::{self, at};
 use crate::providers::{BaseUrl, CarbonSettings};
 use wattune_core::domain::Zone;
 
@@ -14,10 +15,6 @@ const PASSWORD: &str = "the_frog!";
 /// The `Authorization` header that RFC 7617 prescribes for the user name and password of the tests.
 const BASIC: &str = "Basic ZnJlZGRvOnRoZV9mcm9nIQ==";
 const TOKEN: &str = "eyJ0eXAi.t0ken";
-
-fn at(text: &str) -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
-}
 
 /// A body in the documented shape (`carbon-apis.md` §2.3), like the constants below; numbers are made up.
 const AHEAD: &str = r#"{"data":[
@@ -59,10 +56,7 @@ fn token(token: &str) -> ResponseTemplate {
 
 /// Starts a server that responds to `routes` and, if none of them matches, to a login with the account of the tests.
 async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
-    let server = MockServer::start().await;
-    for (route, template) in routes {
-        Mock::given(path(*route)).respond_with(template.clone()).mount(&server).await;
-    }
+    let server = testing::serve(routes).await;
     let login = Mock::given(path("/login")).and(header("authorization", BASIC));
     login.respond_with(token(TOKEN)).mount(&server).await;
     server

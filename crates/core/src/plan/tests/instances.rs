@@ -8,13 +8,13 @@ use crate::domain::Slot;
 use crate::plan::{PlanSlot, Point, Problem};
 use crate::units::{GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
-pub(super) fn at(seconds: f64) -> DateTime<Utc> {
+pub(in crate::plan) fn at(seconds: f64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + Seconds::new(seconds).to_delta()
 }
 
 /// Returns contiguous slots, each given by its duration in seconds and its intensity; the first starts at `start`
 /// seconds.
-pub(super) fn horizon(start: f64, slots: &[(f64, f64)]) -> Vec<PlanSlot> {
+pub(in crate::plan) fn horizon(start: f64, slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     let mut from = start;
     let mut slot = |&(seconds, intensity): &(f64, f64)| {
         let slot = Slot::new(at(from), at(from + seconds)).expect("not empty");

@@ -3,7 +3,7 @@
 
 mod budget;
 mod hysteresis;
-mod instances;
+pub(in crate::plan) mod instances;
 mod joint_planning;
 mod linear;
 mod oracles;

@@ -1,28 +1,13 @@
 //! Random joint planning problems (fleets) with edge cases: ties, equal jobs, caps at the sum of limits, caps below the
 //! lowest limits, zero intensities, one slot, one point, pauses, budgets.
 
-use chrono::{DateTime, Utc};
 use proptest::prelude::*;
 
 use crate::domain::{Slot, TimeSeries};
-use crate::plan::PlanSlot;
 use crate::plan::fleet::{FleetJob, FleetPoint, FleetProblem};
-use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
-
-pub(super) fn at(seconds: f64) -> DateTime<Utc> {
-    DateTime::UNIX_EPOCH + Seconds::new(seconds).to_delta()
-}
-
-/// Returns contiguous slots, each given by its duration in seconds and its intensity.
-pub(super) fn horizon(slots: &[(f64, f64)]) -> Vec<PlanSlot> {
-    let mut from = 0.0;
-    let mut slot = |&(seconds, intensity): &(f64, f64)| {
-        let slot = Slot::new(at(from), at(from + seconds)).expect("not empty");
-        from += seconds;
-        PlanSlot { slot, intensity: GramsPerKwh::new(intensity) }
-    };
-    slots.iter().map(&mut slot).collect()
-}
+pub(super) use crate::plan::tests::instances::at;
+use crate::plan::tests::instances::horizon;
+use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Watts};
 
 /// Returns operating points, each given by its limit, power and throughput.
 pub(super) fn points(points: &[(f64, f64, f64)]) -> Vec<FleetPoint> {
@@ -53,7 +38,7 @@ pub(super) fn job(of: &[(f64, f64, f64)], work: f64, latest_end: Option<f64>) ->
 
 /// Returns a problem with the same cap, if any, in every slot.
 pub(super) fn problem(slots: &[(f64, f64)], cap: Option<f64>, jobs: Vec<FleetJob>) -> FleetProblem {
-    FleetProblem::new(horizon(slots), vec![cap.map(Watts::new); slots.len()], jobs, None).expect("valid")
+    FleetProblem::new(horizon(0.0, slots), vec![cap.map(Watts::new); slots.len()], jobs, None).expect("valid")
 }
 
 fn a_point() -> impl Strategy<Value = (f64, f64, f64)> {
@@ -156,6 +141,6 @@ pub(super) fn fleet(jobs: usize, slots: usize, most: usize) -> impl Strategy<Val
             let both = [budget(0.0, cut, part), budget(cut, 2e9, rest)];
             TimeSeries::from_points(both.into_iter().flatten().collect()).0
         });
-        FleetProblem::new(horizon(&spans), caps, jobs, shared).expect("valid")
+        FleetProblem::new(horizon(0.0, &spans), caps, jobs, shared).expect("valid")
     })
 }
