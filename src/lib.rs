@@ -32,6 +32,7 @@
 //! the outside world: carbon sources, GPUs, CPUs or the database.
 //!
 //! * [`clock`]: the only module that asks the system for the time; the core gets a [`wattune_core::time::Now`]
+//! * [`blocking`]: long work on a thread of the async runtime, whose other tasks go on meanwhile
 //! * [`telemetry`]: the log
 //! * [`files`]: files for this user only, in places that no other user can change; reading regular files
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
@@ -96,6 +97,7 @@
 //! [`plan::plan`]: wattune_core::plan::plan
 //! [`profile::Profiler`]: wattune_core::profile::Profiler
 
+pub mod blocking;
 pub mod cli;
 pub mod clock;
 pub mod config;

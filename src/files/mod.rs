@@ -13,7 +13,6 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::process::{getegid, geteuid, getgroups};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// The mode of every file that the daemon keeps.
 pub const FILE_MODE: u32 = 0o600;
@@ -63,16 +62,6 @@ pub enum Distrust {
 
 fn inspecting(path: &Path) -> impl FnOnce(io::Error) -> Distrust + '_ {
     |source| Distrust::Io { path: path.to_owned(), why: source }
-}
-
-/// Runs `work`, which may wait for the disk, on the calling thread. If that is a thread of an async runtime, another
-/// one takes over the runtime's other tasks for as long as `work` takes.
-pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        // There is no runtime, or one without a further thread that could take over.
-        _ => work(),
-    }
 }
 
 /// Returns the effective user id of this process.
@@ -245,19 +234,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-
-    #[test]
-    fn work_that_blocks_a_thread_of_a_runtime_does_not_hold_up_the_other_tasks() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("built");
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let blocked = runtime.spawn(async move {
-            let minute = std::time::Duration::from_secs(60);
-            // Queued behind this task, on its thread.
-            tokio::spawn(async move { sender.send(()) });
-            blocking(|| receiver.recv_timeout(minute))
-        });
-        assert_eq!(runtime.block_on(blocked).expect("no panic"), Ok(()));
-    }
 
     #[test]
     fn a_path_is_resolved_over_trusted_links() {

@@ -110,7 +110,7 @@ impl Capabilities {
         self.limits.as_ref().err().map(ToString::to_string)
     }
 
-    /// Returns an upper bound of the GPU's mean power: the largest limit that its range allows or the limit `known`
+    /// Returns an upper bound of the GPU's mean power: the maximum limit that its range allows or the limit `known`
     /// from a reading, whichever is higher; 5 kW if neither is known.
     pub fn highest_power(&self, known: Option<PowerLimit>) -> Watts {
         let largest = self.limits.as_ref().ok().map(|range| range.max);

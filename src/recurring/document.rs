@@ -1,5 +1,7 @@
 //! Export format of a recurring job (a training that runs again and again), for backup or transfer to another daemon.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -215,6 +217,7 @@ impl RecurringDocument {
             return Err(InvalidSpec { field: "generator.increment", why });
         }
         let mut runs: Vec<Run> = Vec::with_capacity(self.trials.len());
+        let mut keys = HashSet::new();
         for trial in self.trials {
             let number = trial.number;
             let wrong = |why: String| InvalidSpec { field: "trials", why: format!("has a trial {number} {why}") };
@@ -232,7 +235,7 @@ impl RecurringDocument {
             if terms.spec.place(trial.batch_size).is_none() {
                 return Err(wrong(format!("of batch size {}, which is not among batch_sizes", trial.batch_size)));
             }
-            if trial.key.is_some() && runs.iter().any(|r| r.key == trial.key) {
+            if trial.key.as_ref().is_some_and(|key| !keys.insert(key.clone())) {
                 return Err(wrong("with the key of another trial".into()));
             }
             let run = trial.read().map_err(wrong)?;

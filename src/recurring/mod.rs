@@ -17,6 +17,7 @@ use std::sync::Arc;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking;
 use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
 use wattune_core::bandit::{self, Ending, GpuSet, Job, Knob, Refused, Report, Run, Terms};
@@ -147,14 +148,14 @@ impl Recurring {
         let new = StoredRecurring { name, created_at: self.now(), job, owners: by, members: Owners::default() };
         if self.create(&new).await? {
             tracing::info!(name = %new.name, "recurring job created");
-            return Ok(((&new).into(), true));
+            return Ok((view_of(&new), true));
         }
         let known = self.outline(&new.name, FullRuns::default()).await?;
         let has = RecurringSpec::from(&known.job.terms);
         match wanted.differs_in(&has) {
             None => {
                 self.join(&known, &new.owners).await?;
-                Ok(((&known).into(), false))
+                Ok((view_of(&known), false))
             }
             Some(field) => Err(RecurringError::Conflict(format!(
                 "there is a recurring job {:?} with a different {field}; GET it to see which, or use another name",
@@ -174,12 +175,12 @@ impl Recurring {
         let now = self.now();
         let (mut latest, all) = self.store.latest_recurring(limit).await?;
         latest.iter_mut().for_each(|stored| stored.job.expire(now));
-        Ok((latest.iter().map(RecurringView::from).collect(), all))
+        Ok((latest.iter().map(view_of).collect(), all))
     }
 
     /// Returns a recurring job with the estimates for its batch sizes.
     pub async fn show(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
-        Ok((&self.present(name, FullRuns::default()).await?).into())
+        Ok(view_of(&self.present(name, FullRuns::default()).await?))
     }
 
     /// Deletes a recurring job with all its trials, and returns its last state.
@@ -188,7 +189,7 @@ impl Recurring {
         self.store.delete_recurring(name).await?;
         tracing::info!(%name, "recurring job deleted");
         // The conversion runs the policy: convert after the deletion, so that a job whose policy fails can be deleted.
-        Ok((&was).into())
+        Ok(view_of(&was))
     }
 
     /// Begins a trial that belongs to `by` and returns it with true; if a trial with this `key` exists, returns that trial
@@ -278,7 +279,8 @@ impl Recurring {
 
     /// Returns all data of a recurring job.
     pub async fn export(&self, name: &JobName) -> Result<RecurringDocument, RecurringError> {
-        Ok((&self.existing(name).await?).into())
+        let stored = self.existing(name).await?;
+        Ok(blocking::in_place(|| (&stored).into()))
     }
 
     /// Creates a recurring job that belongs to `by` from an exported document.
@@ -288,7 +290,7 @@ impl Recurring {
         document: RecurringDocument,
         by: Owners,
     ) -> Result<RecurringView, RecurringError> {
-        let mut stored = StoredRecurring { owners: by, ..document.read(name)? };
+        let mut stored = StoredRecurring { owners: by, ..blocking::in_place(|| document.read(name))? };
         // Leases are shortened to that of a trial that begins now: the document may hold longer ones.
         let latest = self.now() + stored.job.terms.lease.to_delta();
         for run in &mut stored.job.runs {
@@ -298,7 +300,7 @@ impl Recurring {
             }
         }
         if self.create(&stored).await? {
-            return Ok((&stored).into());
+            return Ok(view_of(&stored));
         }
         let why =
             format!("there is already a recurring job {:?}; DELETE it, or use another name", stored.name.as_str());
@@ -380,6 +382,11 @@ impl Recurring {
         record.closed_at.as_ref()?;
         bandit::best_limit(&record.measured(), knob).map(|limit| limit.watts().get())
     }
+}
+
+/// Converts a job. That runs the policy over all its trials, which may take long.
+fn view_of(stored: &StoredRecurring) -> RecurringView {
+    blocking::in_place(|| stored.into())
 }
 
 fn one(number: u32) -> FullRuns {

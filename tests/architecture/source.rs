@@ -32,6 +32,7 @@ pub(super) const DAEMON: Crate = Crate {
     root: "src",
     rooms: &[
         "clock",
+        "blocking",
         "telemetry",
         "files",
         "providers",

@@ -1,7 +1,7 @@
 //! Lock on a job's key, so that two processes of this machine do not run the same job while no daemon answers.
 //!
-//! The daemon has separate keys for each user and token, so the lock is by user, token and daemon. Processes in different
-//! namespaces of process ids have separate locks: they know each other from the daemon only.
+//! The daemon has separate keys for each user and token, so the lock is by user, token and daemon. Processes in
+//! different namespaces of process ids have separate locks: they know each other from the daemon only.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -88,8 +88,8 @@ fn is_at(path: &Path, file: &File) -> bool {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // The lock ends when the file is closed, after this. If another program removed the file, another process may have a lock
-        // at its path.
+        // The lock ends when the file is closed, after this. If another program removed the file, another process may
+        // have a lock at its path.
         if is_at(&self.path, &self.file) {
             let _ = fs::remove_file(&self.path);
         }

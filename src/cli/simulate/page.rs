@@ -13,8 +13,7 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[CaseResult]) -> S
     let rows: Vec<_> = found.iter().map(|f| f.row.clone()).collect();
     let means = means(&rows);
     let mut body = format!("<h1>Carbon and time on {}</h1>\n", escaped(&grid.name));
-    body +=
-        "<p>Less carbon and more time than at the maximum usable limit, in percent; means over starts and seeds.</p>\n";
+    body += "<p>Less carbon and more time than at the largest limit, in percent; means over starts and seeds.</p>\n";
     body += &table(&means);
     for job in jobs {
         let name = format!("{} on {}", job.workload, job.gpu);

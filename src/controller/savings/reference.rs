@@ -15,8 +15,7 @@ use wattune_core::profile::Evidence;
 use wattune_core::profile::steps::Setting;
 use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
-/// Kind of a job's reference: the original limits of the job's GPUs, or the maximum usable limits that these GPUs
-/// accept.
+/// Kind of a job's reference: the original limits of the job's GPUs, or their maximum usable limits.
 #[derive(Clone, Copy)]
 pub(super) enum ReferenceKind {
     Original,

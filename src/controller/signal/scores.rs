@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::blocking;
 use crate::controller::view::ScoreView;
 use crate::providers::{FeedState, Ranks, SourceState};
 use crate::store::{SourceKey, Store, StoreError};
@@ -77,7 +78,8 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
                 .0;
         let alike: Vec<Issued> = alike.into_iter().cloned().map(at_hand).collect();
         for horizon_h in HORIZONS_H {
-            let score = score_issued(&alike, &actual, now, Seconds::new(horizon_h * 3600.0));
+            let lead = Seconds::new(horizon_h * 3600.0);
+            let score = blocking::in_place(|| score_issued(&alike, &actual, now, lead));
             scores.push(ScoreView::new(&first.source, first.zone.as_str(), horizon_h, &score));
         }
     }

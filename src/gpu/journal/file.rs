@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::entry::Contents;
 use super::error::JournalError;
 use super::writes::WrittenLimits;
+use crate::blocking;
 use crate::files;
 
 /// Format versions of the file: 1 without clock locks, which older versions of wattune, without clock support, can read
@@ -125,7 +126,7 @@ impl JournalFile {
             *current = next;
             return Ok(());
         }
-        let stored = files::blocking(|| self.replace(current, next, boot_id));
+        let stored = blocking::in_place(|| self.replace(current, next, boot_id));
         stored.map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })
     }
 

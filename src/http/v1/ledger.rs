@@ -8,13 +8,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::blocking;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{Params, default_number, invalid, optional_whole_number, page_length, whole_number};
 use crate::http::shared::Shared;
 use crate::reports::{RESTATED_BY_PCT, ReportView, csv, functional_unit, html, span};
 use crate::store::{LedgerPage, Store};
 use wattune_core::domain::{EnergySource, InvalidJob, Slot};
-use wattune_core::ledger::report::{Grouping, InvalidGrouping, ReportRequest};
+use wattune_core::ledger::report::{Grouping, InvalidGrouping, Report, ReportRequest};
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::Short;
 
@@ -312,7 +313,12 @@ pub(in crate::http) async fn report(
     let (store, now) = store(&shared).await?;
     let wanted = query.checked(now)?;
     let report = shared.within(store.report(wanted)).await?;
-    let view = ReportView::of(&report);
+    blocking::in_place(|| respond(&report, format))
+}
+
+/// Renders a report.
+fn respond(report: &Report, format: ReportFormat) -> Result<Response, Problem> {
+    let view = ReportView::of(report);
     let (media_type, body) = match format {
         ReportFormat::Json => return Ok(Json(view).into_response()),
         ReportFormat::Csv => {

@@ -38,12 +38,11 @@ use wattune_core::units::GramsCo2e;
 impl Store {
     /// Returns a report of a span of whole UTC hours.
     pub async fn report(&self, request: ReportRequest) -> Result<Report, StoreError> {
-        let read = move |db: &mut Connection| {
+        let make = move |db: &mut Connection| {
             let data = ledger_data(&*db.transaction()?, &request)?;
-            Ok::<_, StoreError>((request, data))
+            Ok::<_, StoreError>(build(request, data))
         };
-        let (request, data) = self.reports.run(read).await?;
-        Ok(build(request, data))
+        self.reports.run(make).await
     }
 
     /// Returns the jobs that overlap a span.

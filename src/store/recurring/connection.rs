@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tokio::sync::Mutex;
 
 use super::outlines::Outlines;
-use crate::files;
+use crate::blocking;
 use crate::store::StoreError;
 
 /// Number of changes, of about three pages each, after which the connection [`RecurringConnection::log`] copies
@@ -107,7 +107,7 @@ impl RecurringConnection {
     ) -> Result<T, StoreError> {
         let mut db = self.db.lock().await;
         let (db, outlines) = db.as_mut().ok_or(StoreError::Closed)?;
-        files::blocking(|| work(db, outlines))
+        blocking::in_place(|| work(db, outlines))
     }
 
     /// Starts to empty the log after every [`CHANGES`] calls.

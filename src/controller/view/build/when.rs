@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::blocking;
 use crate::controller::signal::BasisLevel;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{ANY_POWER, IntensityView, WhenView, WindowAhead, WindowView, spelled};
@@ -23,8 +24,9 @@ const USUAL_WAIT: TimeDelta = TimeDelta::hours(24);
 impl Snapshot<'_> {
     /// Returns the advice when to start a job. `power_known` is false if the question's power is a placeholder.
     pub(crate) fn when(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {
-        let state = self.signal.state();
-        self.start_signal(&state).advise(question, power_known)
+        // Cloned, because the feed waits for those who borrow it.
+        let state = self.signal.state().clone();
+        blocking::in_place(|| self.start_signal(&state).advise(question, power_known))
     }
 
     /// Returns the best starts of jobs of usual durations within the next day; empty while nothing is known.
