@@ -277,8 +277,9 @@ async fn a_limit_that_is_lowered_is_not_recorded_as_enforced() {
     let driver = FakeDriver::new(&[json!({"initial_limit_w": 280})]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(&driver, state.path(), "").await;
-    for watts in [200, 300, 283] {
-        assert_eq!(exchange(&daemon, "POST", &format!("{LIMIT}={watts}000")).await.0, 200, "{watts} W");
+    // The last one is so close to the one in force that it is not written.
+    for milliwatts in [200_000, 300_000, 283_000, 279_600] {
+        assert_eq!(exchange(&daemon, "POST", &format!("{LIMIT}={milliwatts}")).await.0, 200, "{milliwatts} mW");
     }
     let lowered = |watts: u32| {
         let why =
@@ -286,7 +287,9 @@ async fn a_limit_that_is_lowered_is_not_recorded_as_enforced() {
         (280.0, "not_enforced".to_owned(), why)
     };
     let found = records(&state.path().join("zeusd.sock")).await;
-    assert_eq!(found, [(200.0, "enforced".into(), String::new()), lowered(300), lowered(283)]);
+    let enforced = |watts: f64| (watts, "enforced".to_owned(), String::new());
+    assert_eq!(found, [enforced(200.0), lowered(300), lowered(283), enforced(280.0)]);
+    assert_eq!(driver.limits_written(0), [200.0, 280.0]);
 }
 
 #[tokio::test]

@@ -186,13 +186,15 @@ impl Controller {
         outcome: &Result<(), WriteRefused>,
     ) {
         let record = with_limit_before(write.record(self.now().utc), before);
+        let in_force = write.setting.power_limit().and_then(|_| self.gpus.get(&write.gpu)?.observed.reading.requested);
         self.audit(match (outcome, self.limit_instead(write)) {
             (Err(refused), _) => record.with_outcome(refused.outcome(), refused.to_string()),
             (Ok(()), Some((shown, why))) => AuditRecord {
                 after: shown.map(AuditState::power_limit),
                 ..record.with_outcome(AuditOutcome::NotEnforced, why)
             },
-            (Ok(()), None) => record,
+            // A limit within half a watt of the one in force is not written.
+            (Ok(()), None) => AuditRecord { after: in_force.map(AuditState::power_limit).or(record.after), ..record },
         });
     }
 
