@@ -143,7 +143,12 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         }
         // The daemon alone then sees to it that the key has one process.
         Err(KeyLockError::Io(error)) => {
-            tracing::debug!("the key is not locked: {error}");
+            if !args.quiet {
+                say(&format!(
+                    "the key is not locked on this machine ({error}): while no daemon answers, another process may \
+                     run it, too"
+                ));
+            }
             None
         }
         Ok(lock) => lock,
