@@ -2,8 +2,8 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Runs `work`, which computes for more than a millisecond or waits for the disk, on the calling thread. If that is a thread
-/// of an async runtime, another one takes over the runtime's other tasks for as long as `work` takes.
+/// Runs `work`, which computes for more than a millisecond or waits for the disk, on the calling thread. If that is a
+/// thread of an async runtime, another one takes over the runtime's other tasks for as long as `work` takes.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

@@ -193,7 +193,7 @@ impl Controller {
                 after: shown.map(AuditState::power_limit),
                 ..record.with_outcome(AuditOutcome::NotEnforced, why)
             },
-            // A limit within half a watt of the one in force is not written.
+            // The limit in force may differ: one within half a watt of it is not written, and GPUs round.
             (Ok(()), None) => AuditRecord { after: in_force.map(AuditState::power_limit).or(record.after), ..record },
         });
     }
