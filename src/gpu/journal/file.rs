@@ -161,11 +161,13 @@ impl JournalFile {
         let has_written = next.entries.values().any(|entry| !entry.written.is_empty());
         let revision = (has_written && boot_id != UNKNOWN_BOOT).then(|| uuid::Uuid::new_v4().to_string());
         // Without the list, the journal file does not name one, and each change replaces the file.
-        let record = revision.and_then(|revision| match self.list.write(&revision, &next) {
-            Ok(record) => Some((record, ListName { revision, boot_id: boot_id.to_owned() })),
-            Err(error) => {
-                tracing::debug!("cannot write {}: {error}", self.list.path().display());
-                None
+        let record = revision.and_then(|revision| {
+            match self.list.ensure_in_place().and_then(|()| self.list.write(&revision, &next)) {
+                Ok(record) => Some((record, ListName { revision, boot_id: boot_id.to_owned() })),
+                Err(error) => {
+                    tracing::debug!("cannot write {}: {error}", self.list.path().display());
+                    None
+                }
             }
         });
         let (record, name) = record.unzip();

@@ -100,11 +100,24 @@ impl WrittenLimits {
         fs::symlink_metadata(&self.path).is_ok_and(|found| inode_of(&found) == *inode)
     }
 
+    /// Opens the file, or makes a new one, unless the path still has the file that this process wrote to.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub(super) fn ensure_in_place(&mut self) -> io::Result<()> {
+        if !self.is_in_place() {
+            let file = files::open(&self.path)?;
+            let inode = inode_of(&file.metadata()?);
+            self.open = Some((file, inode));
+        }
+        Ok(())
+    }
+
     /// Writes the content's written limits as a record of this revision, and leaves the record that the journal file
     /// needs as it is. The new one is needed only after [`Self::keep`].
     ///
     /// # Errors
-    /// If the file cannot be written, or the record is too long for it.
+    /// If the file was never opened ([`Self::ensure_in_place`]) or cannot be written, or the record is too long for it.
     pub(super) fn write(&mut self, revision: &str, contents: &Contents) -> io::Result<Written> {
         let needed = self.needed.as_ref();
         let sequence = needed.filter(|needed| needed.revision == revision).map_or(0, |needed| needed.sequence + 1);
@@ -112,14 +125,8 @@ impl WrittenLimits {
         let writes = |entry: &super::Entry| Writes { written: entry.written.clone(), counter: entry.counter };
         let gpus = contents.entries.iter().map(|(gpu, entry)| (gpu.clone(), writes(entry))).collect();
         let line = render(&Record { revision: revision.to_owned(), sequence, gpus })?;
-        if !self.is_in_place() {
-            let file = files::open(&self.path)?;
-            let inode = inode_of(&file.metadata()?);
-            self.open = Some((file, inode));
-        }
-        if let Some((file, _)) = &self.open {
-            file.write_all_at(&line, place * PLACE as u64)?;
-        }
+        let Some((file, _)) = &self.open else { return Err(io::ErrorKind::NotFound.into()) };
+        file.write_all_at(&line, place * PLACE as u64)?;
         Ok(Written { place, sequence, revision: revision.to_owned() })
     }
 
