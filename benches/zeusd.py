@@ -7,7 +7,9 @@
 
 Both run at the same time with directories of their own, and are loaded in turns, so that the noise of a shared machine
 reaches both; figures are medians over the rounds. Both log warnings only. Needs `wrk`, and root, as zeusd does for control. The limits
-alternate, so that each request changes one.
+alternate, so that each request changes one. With 16 connections more than eight writes wait, and wattune leaves out those that a later one
+replaces (docs/src/explanation/zeus-protocols.md). wrk counts a pause as the requests that it would have sent meanwhile, so its 99th
+percentile of one connection is the share of time in pauses rather than that of requests.
 """
 
 import json

@@ -20,6 +20,10 @@ const LONGEST_INTERVAL: Seconds = Seconds::new(1.0);
 /// The interval before a retry of a refused process-use call.
 const REFUSED_RETRY: Seconds = Seconds::new(10.0);
 
+/// The longest time since the last reading of the power limit for which that reading counts as the present limit before a
+/// write. The driver's own call takes a good part of that, and another program may set a limit during it, too.
+const PRESENT: Seconds = Seconds::new(0.001);
+
 /// The interval between two warnings about increases of the energy counter that are too large.
 const JUMP_WARNING_INTERVAL: Seconds = Seconds::new(60.0);
 
@@ -71,7 +75,7 @@ impl Write {
 pub struct WriteOutcome {
     /// The requested write.
     pub write: Write,
-    /// The time at which the write ended.
+    /// The time of the driver's answer.
     pub at: Now,
     /// The driver's answer.
     pub result: Result<(), GpuError>,
@@ -195,6 +199,8 @@ pub(super) struct Worker {
     /// much.
     took: Seconds,
     last_full: Option<Monotonic>,
+    /// The time of the last reading of the power limit; `None` if the GPU has not answered since.
+    limit_at: Option<Monotonic>,
     last_reopen: Option<Monotonic>,
     full_every: Seconds,
     observation: Observation,
@@ -234,13 +240,14 @@ impl Worker {
         };
         let capabilities = Arc::new(device.capabilities().clone());
         let meter = Meter::default();
-        let (last_full, last_reopen, processes_at) = (None, None, None);
+        let (last_full, limit_at, last_reopen, processes_at) = (None, None, None, None);
         Self {
             device,
             capabilities,
             meter,
             took: Seconds::ZERO,
             last_full,
+            limit_at,
             last_reopen,
             full_every,
             observation,
@@ -302,7 +309,8 @@ impl Worker {
     }
 
     fn read_limits(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
-        match self.device.read(depth, clock().monotonic) {
+        let start = clock().monotonic;
+        match self.device.read(depth, start) {
             Ok(reading) => {
                 let seen = &mut self.observation;
                 seen.reading.requested = reading.requested;
@@ -310,6 +318,7 @@ impl Worker {
                     seen.reading.enforced = reading.enforced;
                 }
                 seen.limit_availability.observe(reading.requested.is_some(), clock());
+                self.limit_at = Some(start);
             }
             Err(error) => return self.fail(error, clock()),
         }
@@ -361,16 +370,21 @@ impl Worker {
 
     /// Writes, then reads back: the limits after a write of a power limit, everything after any other. If `expected` is
     /// given, a power limit is written only while the GPU still has `expected`, since the caller's reading may be one
-    /// sample old.
+    /// sample old; a limit read less than [`PRESENT`] ago is not read again for that. Calls `accepted` once the driver has
+    /// accepted the write, before reading back.
     pub(super) fn write(
         &mut self,
         write: Write,
         expected: Option<PowerLimit>,
         clock: impl Fn() -> Now,
+        accepted: impl FnOnce(),
     ) -> Result<(), GpuError> {
         let changed = match (write, expected) {
             (Write::PowerLimit(_), Some(expected)) => {
-                self.sample_to(Depth::Requested, &clock);
+                let now = clock().monotonic;
+                if self.limit_at.is_none_or(|read| now.since(read) >= PRESENT) {
+                    self.sample_to(Depth::Requested, &clock);
+                }
                 if self.observation.reading.requested.is_some_and(|current| !current.same_as(expected)) {
                     // The counter then shows whether the driver was restarted.
                     self.sample_to(Depth::Retry, &clock);
@@ -394,13 +408,17 @@ impl Worker {
             Write::ResetMemoryClocks => self.device.reset_memory_clocks(),
             Write::Persistence(on) => self.device.set_persistence(on),
         };
+        let at = clock();
+        if result.is_ok() {
+            accepted();
+        }
         if let Err(error @ GpuError::Lost { .. }) = &result {
             self.fail(error.clone(), clock());
         }
         let read_back = if matches!(write, Write::PowerLimit(_)) { Depth::Limits } else { Depth::Retry };
         self.sample_to(read_back, &clock);
         let shown = self.observation.reading.requested;
-        self.observation.last_write = Some(WriteOutcome { write, at: clock(), result: result.clone(), shown });
+        self.observation.last_write = Some(WriteOutcome { write, at, result: result.clone(), shown });
         result
     }
 
@@ -424,7 +442,7 @@ impl Worker {
         } else {
             seen.reading = reading;
             seen.limit_availability.observe(reading.requested.is_some(), now);
-            self.last_full = Some(now.monotonic);
+            (self.last_full, self.limit_at) = (Some(now.monotonic), Some(start));
         }
         seen.at = Some(now);
         seen.fault = None;
@@ -461,7 +479,7 @@ impl Worker {
         // The state of an unresponsive GPU is unknown. The last counter value is kept, to measure the energy of the gap
         // later.
         seen.reading = Reading::default();
-        self.last_full = None;
+        (self.last_full, self.limit_at) = (None, None);
     }
 
     fn reopen(&mut self, now: Now, retry_now: bool) -> bool {
@@ -511,13 +529,18 @@ mod tests {
         let gpu = SimulatedGpu::new(physics, clock.clone());
         let mut worker = Worker::new(Box::new(gpu.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
         worker.sample(|| clock.now(), true);
-        assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now()), Ok(()));
-        gpu.device(0, "A40").set_power_limit(w(280)).expect("set by an external writer");
-        let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now());
+        assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now(), || {}), Ok(()));
+        let set_externally = |limit| gpu.device(0, "A40").set_power_limit(limit).expect("set by an external writer");
+        // A limit read less than a millisecond ago counts as the present one.
+        set_externally(w(290));
+        assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(250)), || clock.now(), || {}), Ok(()));
+        set_externally(w(280));
+        clock.advance(PRESENT);
+        let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now(), || {});
         assert_eq!(refused, Err(GpuError::LimitChanged { call: "nvmlDeviceSetPowerManagementLimit", current: w(280) }));
         assert_eq!((gpu.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
         // Without an expected limit, as in a restore, any limit is overwritten.
-        assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now()), Ok(()));
+        assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now(), || {}), Ok(()));
         assert_eq!(gpu.limit(), w(300));
     }
 }

@@ -2,6 +2,7 @@
 
 mod discovery;
 mod overrides;
+mod queue;
 mod refusals;
 mod streams;
 mod tokens;

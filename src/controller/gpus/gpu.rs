@@ -196,6 +196,11 @@ impl Gpu {
         is_known && write.request.is_none()
     }
 
+    /// Returns whether the driver has accepted the write in flight, if that write is one for a caller.
+    pub(crate) fn has_accepted_for_caller(&self) -> bool {
+        self.is_writing() && self.writes.request.is_some() && self.handle.has_accepted()
+    }
+
     pub(crate) fn is_writing(&self) -> bool {
         self.writes.in_flight.is_some()
     }

@@ -107,7 +107,7 @@ pub(super) struct Gpus {
     /// Reason why the journal cannot be written; no limit is set meanwhile.
     journal_fault: Option<String>,
     handles: Handles,
-    /// Notified whenever a write to one of the GPUs has ended.
+    /// Notified whenever a driver has accepted a write to one of the GPUs, and whenever a write has ended.
     ended_writes: Arc<Notify>,
     client_commands: ClientCommands,
     arrivals: Option<Arrivals>,
@@ -188,7 +188,8 @@ impl Gpus {
         self.handles.clone()
     }
 
-    /// Returns what is notified whenever a write to a GPU has ended and its outcome can be observed.
+    /// Returns what is notified whenever a driver has accepted a write to a GPU, and whenever a write has ended and its
+    /// outcome can be observed.
     pub(super) fn ended_writes(&self) -> Arc<Notify> {
         Arc::clone(&self.ended_writes)
     }

@@ -22,9 +22,9 @@ impl Controller {
         self.store.audit().clone()
     }
 
-    /// Adds a record to the audit log, after those of the writes that have finished.
+    /// Adds a record to the audit log, after those of the writes that have finished. The ledger gets those at the next tick.
     pub(in crate::controller) fn audit(&mut self, record: AuditRecord) {
-        self.record_writes();
+        self.audit_writes();
         self.store.audit().record(record);
     }
 

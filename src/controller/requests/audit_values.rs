@@ -38,6 +38,11 @@ pub(super) fn deferred(requested: PowerLimit, wanted: PowerLimit) -> String {
     format!("{requested} was requested; {then} is written as soon as the GPU answers and the node's cap permits it")
 }
 
+/// Returns the reason why a limit was not written although its request was accepted.
+pub(super) fn replaced_by_later(requested: PowerLimit) -> String {
+    format!("{requested} was requested; a later request changed the limit before that was written")
+}
+
 /// Returns the reason why the GPU has less than the limit that was requested.
 pub(super) fn not_permitted(requested: PowerLimit, permitted: PowerLimit) -> String {
     format!("{requested} was requested; the GPU's maximum usable limit or the node's cap permits only {permitted}")

@@ -17,6 +17,8 @@ use wattune_core::domain::{GpuId, PowerLimit};
 
 /// Maximum number of commands that wait for one GPU, with the one that is carried out.
 const MOST_WAITING: usize = 256;
+/// Up to this number of commands for one GPU, with the one in progress, all are carried out.
+const MOST_IN_TURN: usize = 8;
 
 /// Identity and rights of a client that writes, and the end of the override that its write makes.
 #[derive(Clone, Debug)]
@@ -131,9 +133,22 @@ pub struct ClientCommand {
     pub(super) outcome: Result<(), WriteRefused>,
     /// True if the client waits for the outcome, false if only until the command is queued.
     is_awaited: bool,
+    /// Earlier commands whose limits are not written, because this command's limit follows at once. They are carried out
+    /// after it if it fails.
+    pub(super) replaced: Vec<ReplacedCommand>,
+    /// False if a command that was to replace this one has failed.
+    is_replaceable: bool,
     /// Sending end of the answer; `None` once the client has it.
     reply: Option<oneshot::Sender<Result<(), WriteRefused>>>,
     given_up: Arc<AtomicBool>,
+}
+
+/// Command that a later one replaces.
+#[derive(Debug)]
+pub(super) struct ReplacedCommand {
+    pub(super) command: ClientCommand,
+    /// The GPU's limit when the command was replaced.
+    pub(super) limit: Option<PowerLimit>,
 }
 
 /// Waiting end of a [`ClientCommand`].
@@ -174,6 +189,8 @@ impl ClientCommand {
             writes: settings.iter().map(write).collect(),
             outcome: Ok(()),
             is_awaited,
+            replaced: Vec::new(),
+            is_replaceable: true,
             reply: Some(reply),
             given_up: Arc::clone(&given_up),
         };
@@ -183,6 +200,18 @@ impl ClientCommand {
     /// Returns whether the client waits for the outcome.
     pub(super) const fn is_awaited(&self) -> bool {
         self.is_awaited
+    }
+
+    /// Returns the write and its limit if it is the command's only one, sets a power limit and has not begun.
+    pub(super) fn waiting_limit(&self) -> Option<(&ClientWrite, PowerLimit)> {
+        let only = self.writes.front().filter(|write| self.writes.len() == 1 && !write.has_begun())?;
+        Some((only, only.setting.power_limit()?))
+    }
+
+    /// Takes the place of an earlier command, and of those that it has replaced. `limit` is the GPU's present limit.
+    pub(super) fn replace(&mut self, mut earlier: Self, limit: Option<PowerLimit>) {
+        self.replaced = std::mem::take(&mut earlier.replaced);
+        self.replaced.push(ReplacedCommand { command: earlier, limit });
     }
 
     /// Returns whether the client's time is over before the next write has begun.
@@ -195,6 +224,16 @@ impl ClientCommand {
     pub fn records_of_unsent(&self, at: DateTime<Utc>, refused: &WriteRefused) -> Vec<AuditRecord> {
         let unsent = self.writes.iter().filter(|write| !write.has_begun());
         unsent.map(|write| write.record(at).with_outcome(refused.outcome(), refused.to_string())).collect()
+    }
+
+    /// Tells the client that the command has succeeded, if the driver's acceptance of the present write decides that: it is
+    /// the last one, and all before have succeeded. The outcome is recorded once the GPU has been read back.
+    pub(super) fn end_early(&mut self) {
+        let decides = self.writes.len() == 1 && self.writes.front().is_some_and(|write| write.is_written);
+        if let Some(reply) = self.reply.take_if(|_| decides && self.outcome.is_ok()) {
+            // The client may have stopped waiting.
+            drop(reply.send(Ok(())));
+        }
     }
 
     /// Ends the command: the client gets the outcome.
@@ -257,6 +296,19 @@ impl ClientCommands {
         self.0.get_mut(gpu)?.pop_front()
     }
 
+    /// Takes the first command of a GPU's queue if too many wait and a later one may replace it.
+    pub(super) fn take_surplus(&mut self, gpu: &GpuId) -> Option<ClientCommand> {
+        let queue = self.0.get_mut(gpu).filter(|queue| queue.len() >= MOST_IN_TURN)?;
+        queue.pop_front_if(|first| first.is_replaceable && first.waiting_limit().is_some())
+    }
+
+    /// Puts commands that a failed command was to replace back to the head of their GPU's queue.
+    pub(super) fn put_back_replaced(&mut self, replaced: Vec<ReplacedCommand>) {
+        for ReplacedCommand { command, .. } in replaced.into_iter().rev() {
+            self.put_back(ClientCommand { is_replaceable: false, ..command });
+        }
+    }
+
     /// Puts a command back to the head of its GPU's queue.
     pub(super) fn put_back(&mut self, command: ClientCommand) {
         if let Some(queue) = self.0.get_mut(&command.gpu) {
@@ -275,9 +327,14 @@ impl ClientCommands {
         taken
     }
 
-    /// Takes all commands.
+    /// Takes all commands, of each GPU the oldest first.
     pub(super) fn take_all(&mut self) -> Vec<ClientCommand> {
-        std::mem::take(&mut self.0).into_values().flatten().collect()
+        let mut taken = Vec::new();
+        for mut command in std::mem::take(&mut self.0).into_values().flatten() {
+            taken.extend(command.replaced.drain(..).map(|replaced| replaced.command));
+            taken.push(command);
+        }
+        taken
     }
 
     /// Returns whether commands wait for a GPU.

@@ -2,17 +2,17 @@
 //! its client owns.
 //!
 //! The driver may be slow, so a write is done in steps, between which the control loop continues. The end of a write to
-//! a GPU wakes the loop: one turn ends the write and begins the command's next one. After the last, it answers the
-//! client, and the loop's next turn begins the next command.
+//! a GPU wakes the loop: one turn ends the write and begins the command's next one. After the last, the loop's next turn
+//! begins the next command. The client gets its answer as soon as the driver has accepted the last write, or at the end.
 
 use std::path::Path;
 
 use crate::controller::Controller;
 use crate::controller::gpus::{Gpu, Override, OverrideEnd, WriteRequest};
 use crate::controller::planning::ReplanReason;
-use crate::controller::requests::audit_values::{deferred, not_permitted};
+use crate::controller::requests::audit_values::{deferred, not_permitted, replaced_by_later};
 use crate::controller::requests::client_commands::{
-    ClientCommand, ClientWrite, OverrideRequest, Setting, Stage, WriteRefused,
+    ClientCommand, ClientWrite, OverrideRequest, ReplacedCommand, Setting, Stage, WriteRefused,
 };
 use crate::cpu;
 use crate::gpu::{GpuError, Write};
@@ -117,14 +117,65 @@ impl Controller {
     /// Continues the first command of a GPU. If it ends, the next one has the loop's next turn, so that commands that
     /// need no write, of which each may need a new plan, do not hold up ticks.
     async fn continue_commands_of(&mut self, gpu: &GpuId) {
-        let Some(mut command) = self.gpus.client_commands().take_first(gpu) else { return };
+        let Some(mut command) = self.take_next(gpu) else { return };
         if !self.carry_out(&mut command).await {
+            if self.gpus.get(gpu).is_some_and(Gpu::has_accepted_for_caller) {
+                command.end_early();
+            }
             return self.gpus.client_commands().put_back(command);
         }
         let outcome = std::mem::replace(&mut command.outcome, Ok(()));
+        let replaced = std::mem::take(&mut command.replaced);
+        match outcome {
+            Ok(()) => self.end_replaced(replaced),
+            Err(_) => self.gpus.client_commands().put_back_replaced(replaced),
+        }
         command.end(outcome);
         if self.gpus.client_commands().has(gpu) {
             self.gpus.ended_writes().notify_one();
+        }
+    }
+
+    /// Takes the command of a GPU's queue that is to be carried out next. If too many wait, that is the last one of the
+    /// surplus, which replaces the others. Those that may not be carried out end at once.
+    fn take_next(&mut self, gpu: &GpuId) -> Option<ClientCommand> {
+        if self.gpus.get(gpu).is_some_and(Gpu::is_writing) {
+            return self.gpus.client_commands().take_first(gpu);
+        }
+        let limit = self.gpus.get(gpu).and_then(|gpu| gpu.observed.reading.requested);
+        let mut next: Option<ClientCommand> = None;
+        while let Some(mut command) = self.gpus.client_commands().take_surplus(gpu) {
+            if let Err(refused) = command.waiting_limit().map_or(Ok(()), |(write, _)| self.check_write(write)) {
+                self.audit_unsent(&command, &refused);
+                command.end(Err(refused));
+                continue;
+            }
+            if let Some(before) = next.take() {
+                command.replace(before, limit);
+            }
+            next = Some(command);
+        }
+        next.or_else(|| self.gpus.client_commands().take_first(gpu))
+    }
+
+    /// Ends commands that a successful one has replaced.
+    fn end_replaced(&mut self, replaced: Vec<ReplacedCommand>) {
+        for ReplacedCommand { command, limit } in replaced {
+            if command.is_given_up() {
+                self.audit_unsent(&command, &WriteRefused::GivenUp);
+                command.end(Err(WriteRefused::GivenUp));
+                continue;
+            }
+            if let Some((write, requested)) = command.waiting_limit() {
+                let in_force = self.gpus.get(&write.gpu).and_then(|gpu| gpu.observed.reading.requested);
+                let record = with_limit_before(write.record(self.now().utc), limit);
+                let why = replaced_by_later(requested);
+                self.audit(AuditRecord {
+                    after: in_force.map(AuditState::power_limit),
+                    ..record.with_outcome(AuditOutcome::NotEnforced, why)
+                });
+            }
+            command.end(Ok(()));
         }
     }
 
@@ -244,14 +295,25 @@ impl Controller {
         }
     }
 
-    async fn begin_write(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
+    /// Checks that a write may begin now.
+    ///
+    /// # Errors
+    /// As [`Self::check_request`]; or if the client's process has ended, the GPU does not answer, or it accepts no such
+    /// limit.
+    fn check_write(&self, write: &ClientWrite) -> Result<(), WriteRefused> {
         self.check_request(&write.gpu, &write.request)?;
         refuse_ended_client(&write.request)?;
-        let (now, ceiling) = (self.now(), self.gpus.ceiling(&write.gpu));
-        let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
+        let Some(gpu) = self.gpus.get(&write.gpu) else { return Ok(()) };
         if let Some((error, _)) = &gpu.observed.fault {
             return Err(error.clone().into());
         }
+        write.setting.power_limit().map_or(Ok(()), |limit| check_limit(gpu, limit))
+    }
+
+    async fn begin_write(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
+        self.check_write(write)?;
+        let (now, ceiling) = (self.now(), self.gpus.ceiling(&write.gpu));
+        let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
         let present = gpu.manual.clone();
@@ -260,7 +322,7 @@ impl Controller {
         }
         let held = present.as_ref().filter(|manual| manual.by.is_zeus());
         let limit = match write.setting {
-            Setting::PowerLimit(limit) => limit.min(allowed(gpu, limit)?).min(ceiling.unwrap_or(limit)),
+            Setting::PowerLimit(limit) => limit.min(ceiling.unwrap_or(limit)),
             Setting::Other(_) => held.map_or(current, |manual| manual.limit),
         };
         let manual = Override {
@@ -396,15 +458,15 @@ fn unreported(limit: &Result<(), GpuError>) -> GpuError {
     limit.clone().err().unwrap_or(GpuError::NotSupported { call: "nvmlDeviceGetPowerManagementLimit" })
 }
 
-/// Returns the highest limit of the GPU's range if the GPU's limit can be set to `limit`.
-fn allowed(gpu: &Gpu, limit: PowerLimit) -> Result<PowerLimit, WriteRefused> {
+/// Checks that the GPU's limit can be set to `limit`.
+fn check_limit(gpu: &Gpu, limit: PowerLimit) -> Result<(), WriteRefused> {
     let can = gpu.handle.capabilities();
     if can.mig || can.virtualised {
         return Err(WriteRefused::Impossible(can.why_no_control().unwrap_or_default()));
     }
     match &can.limits {
         Err(error) => Err(error.clone().into()),
-        Ok(range) if (range.min..=range.max).contains(&limit) => Ok(range.max),
+        Ok(range) if (range.min..=range.max).contains(&limit) => Ok(()),
         Ok(_) => Err(WriteRefused::OutOfRange),
     }
 }
