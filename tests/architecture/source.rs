@@ -94,7 +94,7 @@ impl Source {
         !self.of.edge.iter().any(|edge| self.path.starts_with(edge))
     }
 
-    /// Modules from the crate's root to this file: `plan/dual.rs` is `["plan", "dual"]`.
+    /// Modules from the crate's root to this file: `plan/slots.rs` is `["plan", "slots"]`.
     pub(super) fn module(&self) -> Vec<&str> {
         let path = self.path.strip_suffix(".rs").unwrap_or(&self.path);
         let mut module: Vec<&str> = path.split('/').collect();
