@@ -423,10 +423,11 @@ fn next_soon(requests: &mpsc::Receiver<Request>) -> Option<Request> {
 
 #[cfg(test)]
 mod tests {
+    use chrono::DateTime;
+
     use super::*;
     use crate::clock::{ManualClock, SystemClock};
     use crate::gpu::simulated::{Physics, SimulatedGpu};
-    use chrono::DateTime;
     use wattune_core::domain::LimitRange;
     use wattune_core::units::Watts;
 

@@ -247,7 +247,7 @@ impl ClientCommand {
                 drop(reply.send(outcome));
             }
             (None, Err(refused)) => {
-                tracing::warn!("a Zeus client's write, for which it does not wait, failed: {refused}");
+                tracing::warn!("a Zeus client's write failed after the client had its answer: {refused}");
             }
             (None, Ok(())) => {}
         }
