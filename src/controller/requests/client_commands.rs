@@ -291,6 +291,11 @@ impl ClientCommands {
         Ok(queue.len() == 1)
     }
 
+    /// Returns whether a client waits for the outcome of a command.
+    pub(in crate::controller) fn is_awaited(&self) -> bool {
+        self.0.values().any(|queue| queue.front().is_some_and(|first| first.reply.is_some()))
+    }
+
     /// Takes the first command of a GPU's queue, to be put back by [`Self::put_back`] unless it has ended.
     pub(super) fn take_first(&mut self, gpu: &GpuId) -> Option<ClientCommand> {
         self.0.get_mut(gpu)?.pop_front()
