@@ -369,8 +369,8 @@ impl Worker {
     }
 
     /// Writes, then reads back: the limits after a write of a power limit, everything after any other. If `expected` is
-    /// given, a power limit is written only while the GPU still has `expected`, since the caller's reading may be one
-    /// sample old; a limit read less than [`PRESENT`] ago is not read again for that. Calls `accepted` once the driver has
+    /// given, a power limit is written only if the GPU is seen to have `expected` still, since the caller's reading may be
+    /// one sample old; a limit read less than [`PRESENT`] ago is not read again for that. Calls `accepted` once the driver has
     /// accepted the write, before reading back.
     pub(super) fn write(
         &mut self,
@@ -379,25 +379,12 @@ impl Worker {
         clock: impl Fn() -> Now,
         accepted: impl FnOnce(),
     ) -> Result<(), GpuError> {
-        let changed = match (write, expected) {
-            (Write::PowerLimit(_), Some(expected)) => {
-                let now = clock().monotonic;
-                if self.limit_at.is_none_or(|read| now.since(read) >= PRESENT) {
-                    self.sample_to(Depth::Requested, &clock);
-                }
-                if self.observation.reading.requested.is_some_and(|current| !current.same_as(expected)) {
-                    // The counter then shows whether the driver was restarted.
-                    self.sample_to(Depth::Retry, &clock);
-                }
-                self.observation.reading.requested.filter(|current| !current.same_as(expected))
-            }
-            _ => None,
-        };
-        if let Some(current) = changed {
-            let result = Err(GpuError::LimitChanged { call: write.call(), current });
-            self.observation.last_write =
-                Some(WriteOutcome { write, at: clock(), result: result.clone(), shown: Some(current) });
-            return result;
+        if let (Write::PowerLimit(_), Some(expected)) = (write, expected)
+            && let Err(error) = self.check_limit(expected, write.call(), &clock)
+        {
+            let shown = self.observation.reading.requested;
+            self.observation.last_write = Some(WriteOutcome { write, at: clock(), result: Err(error.clone()), shown });
+            return Err(error);
         }
         let result = match write {
             Write::PowerLimit(limit) => self.device.set_power_limit(limit),
@@ -420,6 +407,29 @@ impl Worker {
         let shown = self.observation.reading.requested;
         self.observation.last_write = Some(WriteOutcome { write, at, result: result.clone(), shown });
         result
+    }
+
+    /// Checks that the GPU has the power limit `expected`.
+    fn check_limit(
+        &mut self,
+        expected: PowerLimit,
+        call: &'static str,
+        clock: &impl Fn() -> Now,
+    ) -> Result<(), GpuError> {
+        let now = clock().monotonic;
+        if self.limit_at.is_none_or(|read| now.since(read) >= PRESENT) {
+            self.sample_to(Depth::Requested, clock);
+        }
+        if self.observation.reading.requested.is_some_and(|current| !current.same_as(expected)) {
+            // The counter then shows whether the driver was restarted.
+            self.sample_to(Depth::Retry, clock);
+        }
+        match (&self.observation.fault, self.observation.reading.requested) {
+            (Some((error, _)), _) => Err(error.clone()),
+            (None, Some(current)) if current.same_as(expected) => Ok(()),
+            (None, Some(current)) => Err(GpuError::LimitChanged { call, current }),
+            (None, None) => self.capabilities.limit.clone().and(Err(GpuError::NotSupported { call })),
+        }
     }
 
     fn record(&mut self, reading: Reading, depth: Depth, start: Monotonic, now: Now) {

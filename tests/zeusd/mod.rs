@@ -1,6 +1,7 @@
 //! Zeus's daemon protocol: statuses, bodies and the order of checks, streams, and what becomes of a client's writes.
 
 mod discovery;
+mod external;
 mod overrides;
 mod queue;
 mod refusals;
