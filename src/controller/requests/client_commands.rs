@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::controller::gpus::{Override, OverrideEnd};
 use crate::controller::requests::Caller;
 use crate::controller::requests::audit_values::action_of;
+use crate::gpu::journal::ExternalLimit;
 use crate::gpu::{GpuError, Write};
 use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit};
@@ -113,6 +114,8 @@ pub(super) struct ClientWrite {
     /// The override that is put back if the write fails: the one from before the first try, or the one found at a later
     /// try, if this client's had ended by then.
     pub(super) before: Option<Override>,
+    /// The external limit that is put back with it.
+    pub(super) external_before: Option<ExternalLimit>,
     /// True if the setting was written to the GPU; the write then has a record of its own in the audit log.
     pub(super) is_written: bool,
 }
@@ -161,7 +164,16 @@ pub struct ClientWait {
 impl ClientWrite {
     /// Returns a write that has not begun.
     fn new(gpu: GpuId, setting: Setting, request: OverrideRequest) -> Self {
-        Self { gpu, setting, request, stage: Stage::New, tries: 0, before: None, is_written: false }
+        Self {
+            gpu,
+            setting,
+            request,
+            stage: Stage::New,
+            tries: 0,
+            before: None,
+            external_before: None,
+            is_written: false,
+        }
     }
 
     /// Returns whether the write has changed something, or may have.

@@ -249,11 +249,13 @@ impl Controller {
         });
     }
 
-    /// Puts back the override from before a write that failed, if the write's own override is in force.
+    /// Puts back the override and the external limit from before a write that failed, if the write's own override is in
+    /// force.
     fn put_back_override(&mut self, write: &mut ClientWrite) {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return };
         if gpu.manual.as_ref().is_some_and(|manual| manual.by == write.request.by) {
             gpu.manual = write.before.take().filter(|before| !has_ended(before));
+            gpu.external = gpu.external.or(write.external_before.take());
         }
     }
 
@@ -316,9 +318,10 @@ impl Controller {
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
-        let present = gpu.manual.clone();
+        let (present, external) = (gpu.manual.clone(), gpu.external);
         if write.tries == 0 || present.as_ref().is_none_or(|manual| manual.by != write.request.by) {
             write.before.clone_from(&present);
+            write.external_before = external;
         }
         let held = present.as_ref().filter(|manual| manual.by.is_zeus());
         let limit = match write.setting {
@@ -333,7 +336,6 @@ impl Controller {
             locks_clocks: held.is_some_and(|manual| manual.locks_clocks),
             locks_memory: held.is_some_and(|manual| manual.locks_memory),
         };
-        let external = gpu.external;
         let is_new = present.as_ref().is_none_or(|present| present.by != manual.by || present.limit != limit)
             || external.is_some();
         gpu.replace_override(manual);
