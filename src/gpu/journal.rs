@@ -251,8 +251,8 @@ impl Journal {
         })
     }
 
-    /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock stays
-    /// recorded, together with `theirs` as the original limit.
+    /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock and the
+    /// original persistence mode stay recorded, together with `theirs` as the original limit.
     pub fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) -> Result<(), JournalError> {
         self.change(|contents| contents.yield_limit(gpu, theirs))
     }

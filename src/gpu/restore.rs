@@ -234,12 +234,13 @@ impl Attempt<'_> {
             }
             (Ok(outcome), Ok(_)) => outcome,
         };
-        let is_original = matches!(outcome, Restored::AlreadyRestored(..) | Restored::Written(..));
-        let persistence = self.entry.original_persistence.filter(|_| is_original);
+        // A limit that a cap holds back keeps its entry in the journal, and persistence mode comes back with the limit.
+        let is_final = !matches!(outcome, Restored::HeldByCap { .. });
+        let persistence = self.entry.original_persistence.filter(|_| is_final);
         Some(match persistence.filter(|on| seen.reading.persistence.is_some_and(|now| now != *on)) {
             Some(on) => match self.persist(on) {
                 Ok(()) => outcome,
-                Err(why) => self.failed(format!("the limit is restored, persistence mode is not: {why}")),
+                Err(why) => self.failed(format!("persistence mode is not restored: {why}")),
             },
             None => outcome,
         })

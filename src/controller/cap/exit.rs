@@ -50,7 +50,8 @@ pub(crate) fn restore_within(
     let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.identity().id)).filter_map(|h| {
         let entry = journal.entry(&h.identity().id)?;
         let limit = h.observe().reading.requested?;
-        entry.holds_lock(journal.boot_id()).then(|| (h.clone(), Some(limit)))
+        let boot = journal.boot_id();
+        (entry.holds_lock(boot) || entry.holds_memory_lock(boot)).then(|| (h.clone(), Some(limit)))
     });
     let locked: Vec<_> = locked.collect();
     outcomes.extend(restore_only(journal, &locked, timeout));

@@ -141,16 +141,14 @@ impl Contents {
             && entries.iter().zip(&other.entries).all(|(a, b)| a.0 == b.0 && a.1.differs_only_in_writes(b.1))
     }
 
-    /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock stays
-    /// recorded, together with `theirs` as the original limit.
+    /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock and
+    /// the original persistence mode stay recorded, together with `theirs` as the original limit.
     pub(super) fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
         self.originals.remove(gpu);
         let Some(entry) = self.entries.get_mut(gpu) else { return };
-        if entry.has_lock() {
-            entry.original = theirs;
-            entry.written.clear();
-            entry.original_persistence = None;
-        } else {
+        entry.original = theirs;
+        entry.written.clear();
+        if entry.is_done() {
             self.entries.remove(gpu);
         }
     }
