@@ -96,7 +96,25 @@ impl Forest {
         }
     }
 
+    /// Ends the counting for a job. Its processes below another job's process belong to that job again: the CPU time that
+    /// they have used so far is not counted for it.
     pub(super) fn unfollow(&mut self, job: &JobId) {
+        loop {
+            let job_above = |member: &Member| {
+                let above = &self.members.get(&member.stat.parent)?.job;
+                (member.job == *job && above != job).then(|| above.clone())
+            };
+            let handed: Vec<(u32, JobId)> =
+                self.members.iter().filter_map(|(pid, member)| Some((*pid, job_above(member)?))).collect();
+            if handed.is_empty() {
+                break;
+            }
+            for (pid, above) in handed {
+                if let Some(member) = self.members.get_mut(&pid) {
+                    (member.job, member.is_named) = (above, false);
+                }
+            }
+        }
         self.members.retain(|_, member| member.job != *job);
         self.used.remove(job);
     }
@@ -294,6 +312,15 @@ mod tests {
         assert_eq!((forest.used(&a), forest.used(&b)), (1, 1110));
         forest.unfollow(&b);
         assert_eq!((forest.is_empty(), forest.used(&b)), (false, 0));
+        // Its processes belong to the job above again, from here on.
+        kernel.burn(inner, 5);
+        kernel.burn(below, 2);
+        kernel.show(&mut forest);
+        assert_eq!((forest.used(&a), forest.owners().count()), (8, 4));
+        kernel.end(below);
+        kernel.end(inner);
+        kernel.show(&mut forest);
+        assert_eq!((forest.used(&a), forest.owners().count()), (8, 2));
     }
 
     #[test]
