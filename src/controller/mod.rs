@@ -264,7 +264,7 @@ impl Controller {
             };
             self.accounting.forget_late(&id);
             if let Some(stored) = stored {
-                self.estimate_again(&stored, "energy of the job was read after the job's end").await;
+                self.estimate_again(&stored, "the job, or some of its energy, was stored after its end").await;
             }
         }
     }
@@ -275,9 +275,9 @@ impl Controller {
         if self.accounting.store_fault().is_none() {
             let kept = match self.step_ledger().await {
                 Ok(()) => self.update_savings().await,
-                Err(error) => Err(error.into()),
+                Err(error) => Err(error),
             };
-            if let Err(ControlError::Store(error)) = kept {
+            if let Err(error) = kept {
                 self.accounting.record_store_fault(&error);
             }
         }
@@ -291,21 +291,26 @@ impl Controller {
         }
         if self.accounting.detect_due_hours(&mut node!(self)).await? {
             self.estimate_awaited().await?;
+            self.accounting.end_new_values();
         }
         self.accounting.compute_due_hours(&mut node!(self)).await
     }
 
     /// Updates the estimate of the savings so far, for those jobs for which an update is due.
-    async fn update_savings(&mut self) -> Result<(), ControlError> {
+    async fn update_savings(&mut self) -> Result<(), StoreError> {
         let now = self.now().utc;
         let Some(update) = self.savings.begin_update(&self.jobs, now) else { return Ok(()) };
         for id in &update.jobs {
-            let saved = self.snapshot().saved_so_far(id).await?;
+            let saved = match self.snapshot().saved_so_far(id).await {
+                Ok(saved) => saved,
+                Err(ControlError::Store(error)) => return Err(error),
+                Err(_) => None,
+            };
             if let Some(job) = self.jobs.get_mut(id) {
                 job.saved = saved;
             }
         }
-        Ok(self.savings.end_update(update, &self.store).await?)
+        self.savings.end_update(update, &self.store).await
     }
 
     /// Records in the ledger, for each job that was planned for the first time or profiled again, the references

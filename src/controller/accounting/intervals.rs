@@ -260,8 +260,10 @@ impl Accounting {
         self.backlog.late.remove(id);
     }
 
-    /// Queues a job that has ended and could not be stored, to be stored with the backlog.
+    /// Queues a job that has ended and could not be stored, to be stored with the backlog. Its savings are estimated after
+    /// that, as with late energy.
     pub(crate) fn queue_ended(&mut self, job: StoredJob) {
+        self.backlog.late.insert(job.id.clone());
         self.backlog.ended.push(job);
     }
 

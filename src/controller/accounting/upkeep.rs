@@ -51,19 +51,19 @@ impl Accounting {
             return Ok(None);
         }
         self.close_block(node).await?;
-        self.ledger.closed = Some(hour_of(now));
         Ok(Some(node.store.jobs_to_roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE).await?))
     }
 
-    /// Rolls up minutes older than `ledger.keep_intervals_days` to hours.
+    /// Rolls up minutes older than `ledger.keep_intervals_days` to hours, as the last step of a new hour.
     pub(crate) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         node.store.roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE, now).await?;
+        self.ledger.closed = Some(hour_of(now));
         Ok(())
     }
 
     /// Counts the ledger's gaps. Once a minute, also marks the hours whose emissions are due, and returns whether past
-    /// hours got new carbon intensities since the last time; otherwise returns false.
+    /// hours got new carbon intensities since [`Self::end_new_values`]; otherwise returns false.
     pub(crate) async fn detect_due_hours(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
         let now = node.now().utc;
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
@@ -74,7 +74,12 @@ impl Accounting {
         // The current hour is due only once it is over: otherwise its emissions would have to be computed again.
         self.add_due_hours(node, hour_of(now)).await?;
         self.ledger.checked_minute = Some(minute);
-        Ok(std::mem::take(&mut self.ledger.has_new_values))
+        Ok(self.ledger.has_new_values)
+    }
+
+    /// Records that the new carbon intensities of past hours have been used.
+    pub(crate) const fn end_new_values(&mut self) {
+        self.ledger.has_new_values = false;
     }
 
     /// Computes the emissions of due hours, of at most [`COMPUTED_AT_ONCE`] in one call.

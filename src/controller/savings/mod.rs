@@ -45,6 +45,7 @@ pub(super) struct SavingsUpdate {
     pub(super) jobs: Vec<JobId>,
     running: Vec<JobId>,
     is_new_hour: bool,
+    minute: DateTime<Utc>,
     now: DateTime<Utc>,
 }
 
@@ -53,25 +54,31 @@ impl SavingsTracker {
     /// once an hour later, because an estimate reads all of the job's intervals.
     pub(super) fn begin_update(&mut self, jobs: &Jobs, now: DateTime<Utc>) -> Option<SavingsUpdate> {
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
-        let before = self.updated.replace(minute);
+        let before = self.updated;
         if before == Some(minute) {
             return None;
         }
         let is_new_hour = before.is_none_or(|before| hour_of(before) != hour_of(minute));
         let is_due = |job: &&Job| is_new_hour || now - job.registered_at < TimeDelta::hours(1);
         let due = jobs.iter().filter(is_due).map(|job| job.id.clone()).collect();
-        Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, now })
+        Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, minute, now })
     }
 
     /// Ends an update. Sums up the savings of the jobs that ended in the last 30 days: once an hour, and whenever a job
     /// has begun or ended since the last update.
     pub(super) async fn end_update(&mut self, update: SavingsUpdate, store: &Store) -> Result<(), StoreError> {
         let has_changed = self.running != update.running;
-        self.running = update.running;
         let span = Slot::new(update.now - TimeDelta::days(SHOWN_DAYS), update.now);
-        let Some(span) = span.filter(|_| update.is_new_hour || has_changed) else { return Ok(()) };
-        let jobs = store.jobs_within(&span).await?;
-        let ended = || jobs.iter().filter(|job| job.ended_within(&span));
+        if let Some(span) = span.filter(|_| update.is_new_hour || has_changed) {
+            self.sum_up(&span, store).await?;
+        }
+        (self.running, self.updated) = (update.running, Some(update.minute));
+        Ok(())
+    }
+
+    async fn sum_up(&mut self, span: &Slot, store: &Store) -> Result<(), StoreError> {
+        let jobs = store.jobs_within(span).await?;
+        let ended = || jobs.iter().filter(|job| job.ended_within(span));
         let known = ended().filter_map(|job| job.saved);
         self.ended = Some(SavedView {
             saved_g: known.clone().reduce(|a, b| a + b).map(Into::into),

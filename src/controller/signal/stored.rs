@@ -67,8 +67,9 @@ impl StoredResponses {
         {
             let key = SourceKey::of(newest);
             let before = store.final_until(&key).await?;
-            store.set_final_until(&key, until).await?;
             let hours = store.unsettled_hours(before.unwrap_or_default() - TimeDelta::hours(1)).await?;
+            // Last, so that the hours are read again if that fails.
+            store.set_final_until(&key, until).await?;
             let hours = hours.into_iter().filter(|hour| *hour < until);
             update.finalised.extend(hours.filter_map(|hour| Slot::new(hour, hour + TimeDelta::hours(1))));
             self.final_until = source.final_until;
