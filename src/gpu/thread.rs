@@ -139,12 +139,14 @@ impl GpuHandle {
             Sampling::Every(period) => {
                 // One place for a read or a write, and one for the callers that wait for a reading.
                 let (sender, receiver) = mpsc::sync_channel(2);
-                let (clock, shared, index) = (clock.clone(), shared.clone(), identity.index);
+                let (time, state, index) = (clock.clone(), shared.clone(), identity.index);
                 let (asking, ended) = (readers.clone(), ended_writes.clone());
-                let body = move || run(worker, &receiver, period, &*clock, &shared, &asking, &ended);
-                // Without a thread the GPU is never read; the daemon reports this as a fault.
+                let body = move || run(worker, &receiver, period, &*time, &state, &asking, &ended);
                 if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
                     tracing::error!(gpu.index = index, %error, "cannot start the GPU's thread");
+                    let message = format!("the GPU's thread cannot be started: {error}");
+                    let fault = GpuError::Driver { call: READING, message };
+                    lock(&shared).observation.fault = Some((fault, clock.now()));
                 }
                 Link::Thread(sender)
             }
@@ -186,8 +188,8 @@ impl GpuHandle {
         observation
     }
 
-    /// Returns what `read` takes from the latest state and the capabilities, and its age, if the GPU's latest answer is at
-    /// most `oldest` old and the GPU works.
+    /// Applies `read` to the latest state and the capabilities. Returns the result and the age of the state; `None` if the
+    /// state is older than `oldest`, or the GPU has a fault.
     pub fn recent<T>(
         &self,
         oldest: Seconds,
@@ -225,7 +227,7 @@ impl GpuHandle {
     }
 
     /// Requests a reading that starts after this call: of everything if `all`, otherwise of energy and power. The
-    /// receiver gets the new state once the GPU has answered, or fails if the GPU's thread has ended.
+    /// receiver gets the new state once the GPU has answered, however long that takes.
     pub fn request_reading(&self, all: bool) -> oneshot::Receiver<Observation> {
         let (reply, answer) = oneshot::channel();
         match &self.0.link {
@@ -234,7 +236,11 @@ impl GpuHandle {
                 let _ = reply.send(self.observe());
             }
             Link::Thread(sender) => {
-                lock(&self.0.readers.waiting).push(Reader { all, reply });
+                let mut waiting = lock(&self.0.readers.waiting);
+                // While a driver call hangs, callers stop waiting.
+                waiting.retain(|reader| !reader.reply.is_closed());
+                waiting.push(Reader { all, reply });
+                drop(waiting);
                 self.queue_reading(sender);
             }
         }

@@ -202,8 +202,8 @@ impl Gpu {
         // This also records that the write before took effect.
         journal.record_write(&self.id().clone(), current, limit, self.observed.counter, now.utc)?;
         (self.writes.is_restoring, self.writes.is_unconfirmed) = (false, false);
-        self.request_write_for_caller(Write::PowerLimit(limit), now);
-        Ok(Act::Requested { from: current, to: limit })
+        let is_sent = self.request_write_for_caller(Write::PowerLimit(limit), now);
+        Ok(if is_sent { Act::Requested { from: current, to: limit } } else { Act::Nothing })
     }
 
     /// Does the next step of restoring the GPU: first the original limit, then persistence mode; the journal's entry is
@@ -252,9 +252,9 @@ impl Gpu {
             RestoreAction::Write(_) if self.rests_from_restoring(now) => Ok(Act::Nothing),
             RestoreAction::Write(original) => {
                 self.writes.limit = None;
-                self.writes.is_restoring = true;
-                self.request_write(Write::PowerLimit(original), now);
-                Ok(Act::Requested { from: current, to: original })
+                self.writes.is_restoring = self.request_write(Write::PowerLimit(original), now);
+                let is_sent = self.writes.is_restoring;
+                Ok(if is_sent { Act::Requested { from: current, to: original } } else { Act::Nothing })
             }
         }
     }

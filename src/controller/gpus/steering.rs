@@ -173,25 +173,29 @@ impl Gpu {
         self.writes.last_request.is_some_and(|at| now.monotonic.since(at) < span)
     }
 
-    /// Requests a write of the daemon's own accord; its result appears in a later observation.
-    pub(super) fn request_write(&mut self, write: Write, now: Now) {
-        self.send_write(write, None, now);
+    /// Requests a write of the daemon's own accord; its result appears in a later observation. Returns whether the GPU's
+    /// thread accepted it.
+    pub(super) fn request_write(&mut self, write: Write, now: Now) -> bool {
+        self.send_write(write, None, now)
     }
 
-    /// Requests a write for the caller who has requested one, if there is such a caller.
-    pub(super) fn request_write_for_caller(&mut self, write: Write, now: Now) {
+    /// Requests a write for the caller who has requested one, if there is such a caller. Returns whether the GPU's thread
+    /// accepted it.
+    pub(super) fn request_write_for_caller(&mut self, write: Write, now: Now) -> bool {
         let request = self.writes.next_request.clone();
-        if self.send_write(write, request, now) {
+        let is_sent = self.send_write(write, request, now);
+        if is_sent {
             self.writes.next_request = None;
         }
+        is_sent
     }
 
     /// Sends a write to the GPU's thread. Returns whether the thread accepted it.
     fn send_write(&mut self, write: Write, request: Option<WriteRequest>, now: Now) -> bool {
-        self.writes.last_request = Some(now.monotonic);
         if !self.handle.request(write, self.observed.reading.requested) {
             return false;
         }
+        self.writes.last_request = Some(now.monotonic);
         self.writes.in_flight = Some((write, now.monotonic));
         let Reading { requested: limit, persistence, .. } = self.observed.reading;
         (self.writes.request, self.writes.before) = (request, Before { limit, persistence, clock: self.clock_lock() });
