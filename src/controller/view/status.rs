@@ -102,7 +102,7 @@ pub struct StorageView {
     /// Number of closed intervals (rows of the ledger) that are not written to the database yet.
     pub unwritten_intervals: usize,
     /// Number of records of the audit log that were lost since the daemon's start, because they came faster than they
-    /// could be stored.
+    /// could be stored or the database could not be written.
     pub audit_records_lost: u64,
 }
 

@@ -26,7 +26,7 @@ pub(super) fn daemon(status: &StatusView, families: &mut Families) {
     let help = "1 while the journal of original limits cannot be written; no limit is set meanwhile";
     gauge("journal_fault", "", help, flag(storage.journal_fault.is_some()));
     let help =
-        "Records of the audit log lost since the daemon's start, because they came faster than they could be stored";
+        "Records of the audit log lost since the daemon's start: the database could not be written, or not fast enough";
     families.counter("audit_records_lost", "", help).add([], storage.audit_records_lost as f64);
 }
 

@@ -41,12 +41,22 @@ struct Queue {
     is_scheduled: bool,
     /// Number of records lost since the start.
     lost: u64,
-    /// Number of lost records that the log does not mention yet, and the time of the last of them.
-    unreported: Option<(u64, DateTime<Utc>)>,
+    /// Lost records that the log does not mention yet.
+    unreported: Option<Unreported>,
     /// Error of the last attempt to store records; `None` if it succeeded.
     fault: Option<String>,
     /// Day on which expired records were deleted last.
     expired_on: Option<NaiveDate>,
+}
+
+#[derive(Debug)]
+struct Unreported {
+    /// Number of lost records.
+    count: u64,
+    /// Time of the last of them.
+    at: DateTime<Utc>,
+    /// Reason why the first of them was lost.
+    why: String,
 }
 
 /// Selection of records.
@@ -91,14 +101,17 @@ impl AuditLog {
             return;
         }
         if queue.waiting.len() + queue.in_progress >= MOST_WAITING {
-            if queue.unreported.is_none() {
-                tracing::error!(
-                    "audit log: {MOST_WAITING} records wait to be stored, and further ones are lost: {}",
-                    queue.fault.as_deref().unwrap_or("they come faster than they can be stored")
-                );
-            }
             queue.lost += 1;
-            queue.unreported = Some((queue.unreported.map_or(1, |(count, _)| count + 1), record.at));
+            match &mut queue.unreported {
+                Some(unreported) => (unreported.count, unreported.at) = (unreported.count + 1, record.at),
+                None => {
+                    let why = queue.fault.clone().unwrap_or_else(|| "they come faster than they can be stored".into());
+                    tracing::error!(
+                        "audit log: {MOST_WAITING} records wait to be stored, and further ones are lost: {why}"
+                    );
+                    queue.unreported = Some(Unreported { count: 1, at: record.at, why });
+                }
+            }
             return;
         }
         queue.waiting.push_back(record);
@@ -217,9 +230,12 @@ fn store_batch(db: Result<&mut Connection, StoreError>, queue: &Mutex<Queue>) ->
         }
     };
     queue.fault = None;
-    if let Some((count, at)) = queue.unreported.take() {
+    if let Some(Unreported { count, at, why }) = queue.unreported.take() {
         let lost = AuditRecord {
-            reason: Some(format!("{count} records were lost: they came faster than they could be stored")),
+            reason: Some(match count {
+                1 => format!("1 record was lost: {why}"),
+                _ => format!("{count} records were lost: {why}"),
+            }),
             ..AuditRecord::new(at, DAEMON, AuditAction::LoseRecords)
         };
         queue.waiting.push_back(lost);

@@ -47,7 +47,8 @@ pub enum AuditAction {
     EndJob,
     /// A request was refused because its caller may not do what it asks for; `reason` names the request.
     RefuseAccess,
-    /// Records of earlier actions were lost, since they came faster than they could be stored; `reason` has the number.
+    /// Records of earlier actions were lost, because they came faster than they could be stored or the database could not
+    /// be written; `reason` has the number.
     LoseRecords,
 }
 

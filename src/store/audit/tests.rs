@@ -117,6 +117,18 @@ async fn a_locked_database_loses_no_record_and_a_full_queue_says_how_many_it_los
     assert_eq!(page.records.len(), 193);
     let (number, last) = page.records.last().expect("a record");
     assert_eq!((*number, last.action), (8193, AuditAction::LoseRecords));
-    assert!(last.reason.as_ref().is_some_and(|why| why.starts_with("8 records were lost")), "{last:?}");
+    let why = last.reason.as_deref().unwrap_or_default();
+    assert_eq!(why, "8 records were lost: they come faster than they can be stored");
     assert_eq!(store.audit().fault(), None);
+
+    other.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    store.audit().record(set(0, "a", 1.0));
+    store.audit().flush().await.expect_err("locked");
+    for seconds in 0..8192 {
+        store.audit().record(set(seconds, "a", seconds as f64));
+    }
+    other.execute_batch("ROLLBACK").expect("unlocked");
+    let page = store.audit().page(AuditQuery { after: Some(16_380), limit: 1000, ..ALL }).await.expect("read");
+    let why = page.records.last().and_then(|(_, last)| last.reason.clone()).unwrap_or_default();
+    assert!(why.starts_with("1 record was lost: ") && why.contains("locked"), "{why}");
 }
