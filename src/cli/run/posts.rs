@@ -17,6 +17,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, Sender};
 
+use super::environment::say;
 use super::progress::Message;
 use crate::clock::shared_monotonic;
 use wattune_core::domain::ProgressSource;
@@ -153,21 +154,33 @@ impl Origin {
         let (Some(url), Some(token)) = (variable(URL), variable(TOKEN)) else { return Ok(None) };
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy();
-        let authority = variable(CA_CERTIFICATE).map(|path| read_certificates(Path::new(&path))).transpose()?;
-        let client = client.tls_certs_only(authority.unwrap_or_default()).build()?;
+        let client = match variable(CA_CERTIFICATE) {
+            Some(path) => client.tls_certs_only(read_certificates(Path::new(&path))?),
+            None => client,
+        };
+        let client = client.build()?;
         Ok(Some(Self { url, token: token.into(), client }))
     }
 
     /// Forwards posts in order until the channel closes.
     async fn forward(self, mut waiting: mpsc::Receiver<Bytes>) {
+        let mut has_complained = false;
         while let Some(post) = waiting.recv().await {
-            for pause in ATTEMPTS {
-                tokio::time::sleep(pause).await;
-                if self.send(post.clone()).await {
-                    break;
-                }
+            if !self.send_repeatedly(&post).await && !std::mem::replace(&mut has_complained, true) {
+                say(&format!("the job's status cannot be forwarded to {}", self.url));
             }
         }
+    }
+
+    /// Sends one post, again if that fails; returns false if all attempts failed.
+    async fn send_repeatedly(&self, post: &Bytes) -> bool {
+        for pause in ATTEMPTS {
+            tokio::time::sleep(pause).await;
+            if self.send(post.clone()).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Sends one post; returns false if the server did not take it but may take it later.

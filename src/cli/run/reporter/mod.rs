@@ -199,7 +199,9 @@ impl Reporter {
                             self.report().await;
                         }
                     } else if !self.gave_up && self.attempted.elapsed() >= REGISTER_EVERY {
-                        self.register().await;
+                        if let Answer::Wrong(why) = self.register().await {
+                            self.say(&format!("{why}; the command is not registered"));
+                        }
                         self.pass_stage().await;
                     }
                 }

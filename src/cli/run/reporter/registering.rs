@@ -38,9 +38,6 @@ impl Reporter {
         {
             self.gave_up = true;
             self.problem = Some(detail.clone());
-            if std::mem::replace(&mut self.has_complained, true) {
-                self.say(&format!("{detail}; the command is not registered"));
-            }
             return Answer::Wrong(self.registration.describe_refusal(detail, field.as_deref()));
         }
         let refused = matches!(failure, Failure::Refused { .. });
