@@ -124,13 +124,11 @@ impl Recurring {
     }
 
     /// Makes the caller a member of an existing recurring job that the caller has registered again.
-    async fn join(&self, stored: &StoredRecurring, by: &Owners) -> Result<(), StoreError> {
-        let mut members = stored.members.clone();
-        if stored.owners.overlap(by) || !members.join(by) {
-            return Ok(());
+    async fn join(&self, name: &JobName, by: &Owners) -> Result<(), StoreError> {
+        if self.store.join_recurring(name, by).await? {
+            tracing::info!(%name, "recurring job shared with {by}");
         }
-        tracing::info!(name = %stored.name, "recurring job shared with {by}");
-        self.store.set_recurring_members(&stored.name, &members).await
+        Ok(())
     }
 
     /// Creates a recurring job that belongs to `by`, or finds the existing one with this name and specification, of
@@ -154,7 +152,7 @@ impl Recurring {
         let has = RecurringSpec::from(&known.job.terms);
         match wanted.differs_in(&has) {
             None => {
-                self.join(&known, &new.owners).await?;
+                self.join(&new.name, &new.owners).await?;
                 Ok((view_of(&known), false))
             }
             Some(field) => Err(RecurringError::Conflict(format!(

@@ -54,7 +54,7 @@ impl Recurring {
         if !is_same {
             return Ok(ZeusRegistration::Other);
         }
-        self.join(&known, &new.owners).await?;
+        self.join(&new.name, &new.owners).await?;
         Ok(ZeusRegistration::Same)
     }
 

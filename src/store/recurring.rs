@@ -168,15 +168,7 @@ impl Store {
     /// Returns the owners of the recurring job of this name, with its members; `None` if there is no such job.
     pub async fn users_of_recurring(&self, name: &JobName) -> Result<Option<(Owners, Owners)>, StoreError> {
         let name = name.clone();
-        let sql = "SELECT owners, members FROM recurring_jobs WHERE name = ?1";
-        let read = move |db: &mut Connection| {
-            let mut statement = db.prepare_cached(sql)?;
-            let mut found = statement.query([name.as_str()])?;
-            let Some(row) = found.next()? else { return Ok(None) };
-            let users = |column| rows::from_json("recurring job", rows::text(row, column)?);
-            Ok(Some((users(0)?, users(1)?)))
-        };
-        self.recurring.read(read).await
+        self.recurring.read(move |db| users_of(db, &name)).await
     }
 
     /// Returns the owners of a recurring job, its members, and the owners of one of its trials; `None` if there is no such
@@ -199,11 +191,22 @@ impl Store {
         self.recurring.read(read).await
     }
 
-    /// Replaces the members of the recurring job of this name.
-    pub async fn set_recurring_members(&self, name: &JobName, members: &Owners) -> Result<(), StoreError> {
-        let (name, members) = (name.clone(), rows::json(members)?);
-        let sql = "UPDATE recurring_jobs SET members = ?2 WHERE name = ?1";
-        self.recurring.write(move |db| Ok(db.execute(sql, [name.as_str(), &members])?)).await.map(drop)
+    /// Adds members to the recurring job of this name. Returns false if there is no such job, or if one of them is an owner
+    /// or all are members already.
+    pub async fn join_recurring(&self, name: &JobName, new: &Owners) -> Result<bool, StoreError> {
+        let (name, new) = (name.clone(), new.clone());
+        let join = move |db: &mut Connection| {
+            let tx = writing(db)?;
+            let Some((owners, mut members)) = users_of(&tx, &name)? else { return Ok(false) };
+            if owners.overlap(&new) || !members.join(&new) {
+                return Ok(false);
+            }
+            let sql = "UPDATE recurring_jobs SET members = ?2 WHERE name = ?1";
+            tx.execute(sql, [name.as_str(), &rows::json(&members)?])?;
+            tx.commit()?;
+            Ok(true)
+        };
+        self.recurring.write(join).await
     }
 
     /// Returns up to `limit` recurring jobs, ordered by name, from the first name that follows `after`. A trial whose
@@ -274,6 +277,14 @@ impl Store {
         let renewed = self.recurring.write(move |db| Ok(db.execute(sql, [now.timestamp_micros()])?));
         renewed.await.map(|_| ())
     }
+}
+
+fn users_of(db: &Connection, name: &JobName) -> Result<Option<(Owners, Owners)>, StoreError> {
+    let mut statement = db.prepare_cached("SELECT owners, members FROM recurring_jobs WHERE name = ?1")?;
+    let mut found = statement.query([name.as_str()])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let users = |column| rows::from_json("recurring job", rows::text(row, column)?);
+    Ok(Some((users(0)?, users(1)?)))
 }
 
 /// Applies `change` to a recurring job and stores what changed. Returns the result of `change`, the job's row identifier
