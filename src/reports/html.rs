@@ -1,6 +1,6 @@
 //! A report as one HTML page: figures with their states, plots, then details for auditors.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Months, NaiveDate, Utc};
 
 use super::audit::{CorrectionView, DeviceView, GapView, RestatementView};
 use super::document::{Mark, Plot, document, escaped};
@@ -61,21 +61,27 @@ fn plots(report: &ReportView) -> String {
     if !over_time {
         return bars(report);
     }
-    let step = if report.by == "day" { 1.0 } else { 30.0 };
     let mut plot = Plot::new("days since the beginning", "kWh").beside("g/kWh");
     let first = report.rows.first().map(|row| row.key.clone()).unwrap_or_default();
-    let day = |row: &ReportRow| {
-        let date = |key: &str| format!("{key}-01")[..10].parse::<chrono::NaiveDate>().ok();
-        date(&row.key).zip(date(&first)).map_or(0.0, |(at, first)| (at - first).num_days() as f64)
-    };
     let steps = |value: &dyn Fn(&ReportRow) -> Option<f64>| -> Vec<(f64, f64)> {
-        let of = |row: &ReportRow| value(row).map(|v| [(day(row), v), (day(row) + step, v)]);
+        let of =
+            |row: &ReportRow| value(row).zip(days_of(&row.key, &first)).map(|(v, (from, to))| [(from, v), (to, v)]);
         report.rows.iter().filter_map(of).flatten().collect()
     };
     plot.line("energy", steps(&|row| Some(row.energy_kwh)), Mark::Line);
     plot.line("of it idle", steps(&|row| Some(row.energy_idle_j / 3.6e6)), Mark::Thin);
     plot.line_beside("mean intensity", steps(&|row| row.mean_intensity_g_per_kwh));
     format!("<figure>{}</figure>\n", plot.svg(&format!("Energy and mean intensity by {}", report.by)))
+}
+
+/// Returns the days from the beginning of the row `first` to the beginning and to the end of the row `key`. Keys are days
+/// or months.
+fn days_of(key: &str, first: &str) -> Option<(f64, f64)> {
+    let date = |key: &str| format!("{key}-01").get(..10)?.parse::<NaiveDate>().ok();
+    let (first, at) = (date(first)?, date(key)?);
+    let is_month = key.len() == "2026-01".len();
+    let end = if is_month { at.checked_add_months(Months::new(1)) } else { at.succ_opt() }?;
+    Some(((at - first).num_days() as f64, (end - first).num_days() as f64))
 }
 
 fn bars(report: &ReportView) -> String {
@@ -286,4 +292,17 @@ fn method(report: &ReportView) -> String {
         )]);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_month_ends_where_the_next_one_begins() {
+        let months = ["2026-01", "2026-02", "2026-03"].map(|key| days_of(key, "2026-01"));
+        assert_eq!(months, [Some((0.0, 31.0)), Some((31.0, 59.0)), Some((59.0, 90.0))]);
+        assert_eq!(days_of("2026-03-02", "2026-02-27"), Some((3.0, 4.0)));
+        assert_eq!(days_of("total", "2026-01"), None);
+    }
 }
