@@ -66,7 +66,7 @@ impl<V: SignalValue> fmt::Display for Quarantined<V> {
 }
 
 /// Removes outliers from `newest` and returns them; `None` if there are none, or if [`BELIEVED`] consecutive answers
-/// have contained them. `old` holds the known values, and `before` the outliers of the previous answer, which are
+/// have contained them; an answer that is believed may still have others. `old` holds the known values, and `before` the outliers of the previous answer, which are
 /// repeated if `newest` has about the same value in the same slot. A forecast of only zeros is an outlier too, unless
 /// the known range reaches near zero.
 pub(super) fn quarantine<V: SignalValue>(
@@ -77,26 +77,32 @@ pub(super) fn quarantine<V: SignalValue>(
     now: DateTime<Utc>,
 ) -> Option<Quarantined<V>> {
     let known_range = known_range(old, newest, now)?;
-    let range = Range { known_range, can_fall: newest.kind != SignalKind::Marginal && known_range.0 >= FLOOR, factor };
+    let mut range =
+        Range { known_range, can_fall: newest.kind != SignalKind::Marginal && known_range.0 >= FLOOR, factor };
     let expected = newest.expected.points();
-    let is_all_zero = range.can_fall
-        && V::LOWEST >= 0.0
-        && expected.len() >= MIN_RANGE_VALUES
-        && expected.iter().all(|(_, v)| v.value.number() == 0.0);
-    let jumps = |v: &Quoted<V>| range.is_left_by(v.value) || (is_all_zero && v.value.number() == 0.0);
-    let (of, mut all) = (expected.len() + newest.actual.points().len(), expected.iter().chain(newest.actual.points()));
-    let (slot, value) = all.find(|(_, v)| jumps(v)).map(|(slot, v)| (*slot, v.value))?;
-    let values = 1 + all.filter(|(_, v)| jumps(v)).count();
-    let again = before.filter(|b| b.is_repeated_by(newest, slot, value));
-    let times = again.map_or(0, |b| b.times) + 1;
-    if times >= BELIEVED {
-        return None;
-    }
-    let keep = |series: &TimeSeries<Quoted<V>>| {
-        TimeSeries::from_points(series.points().iter().filter(|(_, v)| !jumps(v)).copied().collect()).0
+    let is_all_zero =
+        V::LOWEST >= 0.0 && expected.len() >= MIN_RANGE_VALUES && expected.iter().all(|(_, v)| v.value.number() == 0.0);
+    let jumps = |range: &Range, v: &Quoted<V>| {
+        range.is_left_by(v.value) || (range.can_fall && is_all_zero && v.value.number() == 0.0)
     };
-    newest.expected = keep(&newest.expected);
-    newest.actual = keep(&newest.actual);
+    let all = || expected.iter().chain(newest.actual.points());
+    let first = |range: &Range| all().find(|(_, v)| jumps(range, v)).map(|(slot, v)| (*slot, v.value));
+    let (mut slot, mut value) = first(&range)?;
+    let mut again = before.filter(|b| b.is_repeated_by(newest, slot, value));
+    if let Some(believed) = again.filter(|b| b.times + 1 >= BELIEVED) {
+        // Values that lie as far outside again are not confirmed by that.
+        range.known_range.1 = range.known_range.1.max(believed.value.number().abs());
+        range.can_fall = false;
+        again = None;
+        (slot, value) = first(&range)?;
+    }
+    let times = again.map_or(0, |b| b.times) + 1;
+    let (of, values) = (all().count(), all().filter(|(_, v)| jumps(&range, v)).count());
+    let keep = |series: &TimeSeries<Quoted<V>>| {
+        TimeSeries::from_points(series.points().iter().filter(|(_, v)| !jumps(&range, v)).copied().collect()).0
+    };
+    let (expected, actual) = (keep(&newest.expected), keep(&newest.actual));
+    (newest.expected, newest.actual) = (expected, actual);
     // The next answer is compared in the slot that was quarantined first, as long as that slot has not ended.
     let (slot, value) =
         again.map_or((slot, value), |b| if b.slot.end() > now { (b.slot, b.value) } else { (slot, value) });
@@ -228,6 +234,9 @@ mod tests {
         let mut third = jump();
         assert_eq!(quarantine(Some(&known), &mut third, Some(&second), 4.0, at(2)), None);
         assert_eq!(left(&third).len(), 4);
+        let mut other = answer(&[90_000.0, 4000.0, 0.0, 20.0]);
+        let new = quarantine(Some(&known), &mut other, Some(&second), 4.0, at(-1)).expect("quarantined");
+        assert_eq!((left(&other), new.times), (vec![4000.0, 0.0, 20.0], 1), "believing one does not let another in");
     }
 
     #[test]
