@@ -28,8 +28,9 @@ use wattune_core::domain::GpuId;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::units::Seconds;
 
-/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. However the daemon ends, the
-/// GPUs' original limits are restored.
+/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. When the daemon ends, it
+/// restores the GPUs' original limits, under a cap as far as the cap allows; after a kill, the next start or
+/// `wattune restore` does.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
