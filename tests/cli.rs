@@ -179,7 +179,7 @@ async fn status_shows_the_daemon_over_tcp_and_socket() {
         let ended = Ended::of(wattune(&["status"]).args(place));
         let reported = ended.failed(1);
         assert!(
-            reported.contains("no wattune daemon answers at") && reported.contains("is `wattune serve` running"),
+            reported.contains("no daemon answers at") && reported.contains("is `wattune serve` running"),
             "{reported}"
         );
         assert_eq!(ended.out, "");

@@ -1,57 +1,40 @@
 //! `wattune status`: prints a running daemon's status.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::anyhow;
+use reqwest::Method;
 use serde_json::Value;
 
-use super::ask::{DEFAULT_ADDRESS, DaemonAddress};
+use super::ask::DaemonFlags;
+use super::daemon::{Daemon, Failure};
 use super::output::{Format, deliver};
 use wattune_core::domain::legible;
 
 /// Prints the status of a running daemon.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The daemon's TCP address [default: WATTUNE_SOCKET, else WATTUNE_LISTEN, else 127.0.0.1:4938].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
-    listen: Option<SocketAddr>,
-    /// The daemon's Unix socket, in place of the TCP address.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: DaemonFlags,
     /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
 
-impl Args {
-    /// Returns the daemon's address. A flag overrides both variables. Clap does not read the variables, because a
-    /// socket in the environment would then override `--listen`.
-    fn address(&self) -> anyhow::Result<DaemonAddress> {
-        let variable = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty());
-        if let Some(path) = &self.socket {
-            return Ok(DaemonAddress::Socket(path.clone()));
-        }
-        if let Some(address) = self.listen {
-            return Ok(DaemonAddress::Tcp(address));
-        }
-        if let Some(path) = variable("WATTUNE_SOCKET") {
-            return Ok(DaemonAddress::Socket(path.into()));
-        }
-        let Some(text) = variable("WATTUNE_LISTEN") else { return Ok(DaemonAddress::Tcp(DEFAULT_ADDRESS)) };
-        let address = text.to_string_lossy().parse();
-        address
-            .map(DaemonAddress::Tcp)
-            .with_context(|| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))
-    }
-}
+/// Maximum time for the daemon's answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prints the daemon's status.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    let text = args.address()?.get("/v1/status").await?;
+    let daemon = Daemon::at(args.daemon.addresses().map_err(anyhow::Error::msg)?)?;
+    let answer = daemon.call(Method::GET, "/v1/status", None, TIMEOUT).await;
+    let (status, _) = answer.map_err(|failure| match failure {
+        Failure::NoAnswer(why) => anyhow!("{why}; is `wattune serve` running, and does it listen there?"),
+        Failure::Refused { .. } => failure.into(),
+    })?;
     let shown = match args.format {
-        Format::Json => format!("{}\n", text.trim()),
-        Format::Table => table(&serde_json::from_str(&text)?),
+        Format::Json => format!("{status}\n"),
+        Format::Table => table(&status),
     };
     deliver(shown.as_bytes(), None)
 }

@@ -20,7 +20,7 @@ pub(super) struct StartArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "latest")]
     within: Option<Seconds>,
     /// Hold the command until the grid is cleaner, at most until this time, in RFC 3339, such as 2026-12-24T18:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = zoned_time)]
+    #[arg(long, alias = "latest-start", value_name = "TIME", value_parser = zoned_time)]
     latest: Option<DateTime<Utc>>,
     /// The duration of the command, to find its start with --within or --latest: 8h, 90m, 1h30m, 2d, or a number of seconds
     /// [default: that of earlier runs with the same name].
