@@ -143,7 +143,8 @@ async fn a_command_is_held_until_the_daemon_wants_it() {
     assert_eq!(scene.lines(), ["start 0", "done"]);
     assert_eq!(scene.advisor.requests("/begin"), [json!({"reason": "planned"})]);
     assert_eq!(scene.advisor.requests("/v1/jobs").len(), 1);
-    assert!(run.err().contains("held      "), "{}", run.err());
+    let held = run.err().lines().find(|line| line.contains("held      ")).map(str::to_owned).unwrap_or_default();
+    assert!(held.contains("before the start; 12 % less carbon was expected than at once"), "{held}");
 }
 
 #[tokio::test]

@@ -219,7 +219,7 @@ impl Known {
         self.job = json!({
             "job_id": format!("job-{}", self.registrations), "lease_s": 2, "phase": phase, "gpus": ["GPU-0"],
             "control": true, "key": body["key"], "objective": {}, "processes": {"pids": body["pids"]},
-            "start": {"expected_saving_pct": 12.0}, "registered_at": now(),
+            "start": {}, "registered_at": now(),
         });
         (201, self.said())
     }
@@ -229,6 +229,8 @@ impl Known {
         let mut said = self.job.clone();
         said["wanted"] = json!(self.wanted);
         said["until"] = json!(self.until);
+        // Relative to a start at the time of the answer: at the planned start there is nothing left to save.
+        said["start"]["expected_saving_pct"] = json!(if self.wanted == "hold" { 12.0 } else { 0.6 });
         said
     }
 }

@@ -172,6 +172,10 @@ impl Course<'_> {
             }
             if is_known && announcement.is_due(&wish) {
                 let pid = std::process::id();
+                if stage == Stage::Held {
+                    let expected = wish.advice["expected_saving_pct"].as_f64();
+                    self.journal.expected_saving_pct = self.journal.expected_saving_pct.or(expected);
+                }
                 self.say(&match stage {
                     Stage::Held => describe_hold(&wish, latest.as_ref(), pid),
                     _ => describe_suspension(&wish, pid),

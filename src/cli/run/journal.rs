@@ -15,6 +15,8 @@ pub(super) struct Journal {
     pub(super) started_at: Option<DateTime<Utc>>,
     /// Reason for the first start: as in the API, or `no_daemon`.
     pub(super) start_reason: Option<&'static str>,
+    /// Reduction of emissions in percent that the daemon expected of the wait when it began; `None` if it was not known.
+    pub(super) expected_saving_pct: Option<f64>,
     pub(super) stops: Vec<Stop>,
 }
 
@@ -34,7 +36,7 @@ impl Journal {
     /// Creates the journal of a command; `is_held` is true if the command waits for its start.
     pub(super) fn new(is_held: bool) -> Self {
         let asked_at = is_held.then(|| Reading::now().wall);
-        Self { asked_at, started_at: None, start_reason: None, stops: Vec::new() }
+        Self { asked_at, started_at: None, start_reason: None, expected_saving_pct: None, stops: Vec::new() }
     }
 
     /// Records the end of the wait for the start.

@@ -75,7 +75,7 @@ impl Summary<'_> {
         }
         let time = &saving["time_increase_pct"]["mean"];
         if let Some(held_s) = self.journal.held_s() {
-            let expected = self.outcome.start["expected_saving_pct"].as_f64().filter(|saving| *saving >= 0.5);
+            let expected = self.journal.expected_saving_pct.filter(|saving| *saving >= 0.5);
             let expected = expected.map(|saving| format!("; {saving:.0} % less carbon was expected than at once"));
             line("held", format!("{} before the start{}", duration(held_s), expected.unwrap_or_default()));
         }
