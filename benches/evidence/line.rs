@@ -18,7 +18,7 @@ pub(super) struct Line {
     over: f64,
 }
 
-/// How much more a run saves than carbon-zeus at the same slowdown, its knob chosen in hindsight for this very run.
+/// How much more a run saves than carbon-zeus at the same slowdown, its knob chosen afterwards for this very run.
 fn to_frontier(ours: &CaseResult, theirs: &CaseResult) -> f64 {
     let at_equal = theirs.frontier.as_ref().and_then(|f| f.at(time(ours)));
     carbon(ours) - at_equal.map_or(f64::NAN, |f| f.carbon_reduction_pct)

@@ -241,18 +241,18 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     if asked.is_empty() {
         return Vec::new();
     }
-    let (standing, events) = match (asked.configured(), asked.events()) {
-        (Ok(standing), Ok(events)) => (standing, events),
+    let (configured, events) = match (asked.configured(), asked.events()) {
+        (Ok(configured), Ok(events)) => (configured, events),
         (Err(why), _) | (_, Err(why)) => return vec![finding(what, Verdict::Broken, why)],
     };
     let now = SystemClock::start().utc();
     let range = |handle: &GpuHandle| handle.capabilities().limits.as_ref().ok().copied();
     let baseline: Watts = handles.iter().filter_map(range).map(|range| range.max.watts()).sum();
     let lowest: Watts = handles.iter().map(lowest).sum();
-    let constant = standing.constant.map(|level| format!("{:.0} W at all times", level.of(baseline).get()));
+    let constant = configured.constant.map(|level| format!("{:.0} W at all times", level.of(baseline).get()));
     let counted = [
-        (standing.windows.len(), "window(s) of the week"),
-        (standing.spans.iter().filter(|(span, _)| now < span.end()).count(), "span(s) to come"),
+        (configured.windows.len(), "window(s) of the week"),
+        (configured.spans.iter().filter(|(span, _)| now < span.end()).count(), "span(s) to come"),
         (events.iter().filter(|event| now < event.ends_at()).count(), "event(s) to come"),
     ];
     let counted = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
@@ -262,8 +262,8 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     }
     // The caps of all events are checked, so the notice time, before which plans do not know an event, is removed.
     let known: Vec<_> = events.into_iter().map(|event| DemandResponse { notice: None, ..event }).collect();
-    let schedule = CapSchedule::new(&standing, &known, baseline, now);
-    let far = known.iter().map(|event| event.ends_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
+    let schedule = CapSchedule::new(&configured, &known, baseline, now);
+    let far = known.iter().map(|event| event.ends_at()).chain(configured.spans.iter().map(|(span, _)| span.end()));
     let until = far.max().unwrap_or(now).max(now + AHEAD);
     let strictest = Slot::new(now, until).and_then(|slot| schedule.over(&slot));
     let found = match strictest {

@@ -32,7 +32,7 @@ pub(super) const NEEDS: [Need; 3] = [
     Need {
         capability: CapabilitySet::SYS_PTRACE,
         name: "CAP_SYS_PTRACE",
-        without: "the environments of other users' processes cannot be read, and labels that come from there are missing",
+        without: "the environments of other users' processes cannot be read, and tags that come from there are missing",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Allowances of the senders of requests: each may do something so many times at once, and so many times a second for long.
+//! Allowances of the senders of requests: a burst at once, then a steady rate (token buckets).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +53,7 @@ impl Buckets {
     }
 
     /// Takes one from a sender's allowance, and returns the number of times since the last one that were not permitted. The
-    /// error is the time after which the allowance is not empty any more.
+    /// error is the time until the next one is permitted.
     pub(super) fn take(&self, who: &Identity, now: Instant) -> Result<u64, Duration> {
         let Allowance { per_second, burst } = self.allowance;
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);

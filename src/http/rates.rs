@@ -80,7 +80,7 @@ impl Rates {
         let Err(wait) = buckets.take(&asker.identity(), Instant::now()) else { return Ok(()) };
         let Allowance { per_second, burst } = buckets.allowance();
         let detail = format!(
-            "this user changes something too often: at most {per_second} times a second, or {burst} times at once after a pause; \
+            "too many changes by this user: at most {per_second} times a second, or {burst} times at once after a pause; \
              try again in {:.0} ms",
             wait.as_secs_f64() * 1e3
         );

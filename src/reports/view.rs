@@ -26,9 +26,9 @@ pub struct ReportView {
     pub from: DateTime<Utc>,
     /// The end of the report's span of time, a full UTC hour.
     pub to: DateTime<Utc>,
-    /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
+    /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a tag's key.
     pub by: String,
-    /// The rows. In groupings by job, name or label, energy without a job has rows of its own.
+    /// The rows. In groupings by job, name or tag, energy without a job has rows of its own.
     pub rows: Vec<ReportRow>,
     /// The sum of all rows.
     pub total: ReportRow,
@@ -67,13 +67,13 @@ pub enum RowKind {
     Cpu,
     /// The row covers the memory of one processor package.
     Dram,
-    /// The row covers all jobs with the same value of the label by which the report groups.
+    /// The row covers all jobs with the same value of the tag by which the report groups.
     Tag,
     /// The row covers one UTC day.
     Day,
     /// The row covers one calendar month, in UTC.
     Month,
-    /// The row covers all jobs without the label by which the report groups.
+    /// The row covers all jobs without the tag by which the report groups.
     None,
     /// The row covers idle energy: no job and no other process used the device. For a CPU, it is the energy of the
     /// CPU's unused capacity.
@@ -110,9 +110,9 @@ impl fmt::Display for RowState {
 /// A row of a report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReportRow {
-    /// The kind of subject: that of the grouping, `none` (jobs without the label), `idle`, `unattributed` or `total`.
+    /// The kind of subject: that of the grouping, `none` (jobs without the tag), `idle`, `unattributed` or `total`.
     pub kind: RowKind,
-    /// The subject: a job's name, a device, a label's value, a day or a month.
+    /// The subject: a job's name, a device, a tag's value, a day or a month.
     pub key: String,
     /// The id of the job; only in a row of one job.
     pub job_id: Option<String>,

@@ -218,7 +218,7 @@ fn append_entries(tx: &Connection, id: &JobId, is_new: bool) -> Result<(), Store
     Ok(())
 }
 
-/// Returns the digest of a job's registration: its name, GPUs, labels and all other registered data.
+/// Returns the digest of a job's registration: its name, GPUs, tags and all other registered data.
 pub(super) fn of_registration(row: &Row<'_>) -> Result<Digest, StoreError> {
     let texts: (&str, &str, i64) = (rows::text(row, "id")?, rows::text(row, "spec")?, row.get("registered_us")?);
     Ok(Digest::of(rows::json(&texts)?))

@@ -121,7 +121,7 @@ async fn connect(
         };
         open(&path, READ_ONLY_BUSY).and_then(read).map_err(|error| unopened(&path, error))
     };
-    let pool = ConnectionPool::start("store-look", 1, open).map_err(|error| StoreError::no_thread(file, &error))?;
+    let pool = ConnectionPool::start("store-read", 1, open).map_err(|error| StoreError::no_thread(file, &error))?;
     pool.run(|_| Ok::<_, StoreError>(())).await?;
     Ok(pool)
 }

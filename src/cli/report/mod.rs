@@ -16,7 +16,7 @@ use super::values::{one_of, within};
 use crate::reports::{self, RESTATED_BY_PCT, ReportView, functional_unit};
 use wattune_core::ledger::report::{Grouping, ReportRequest};
 
-/// Shows energy and emissions by job, name, GPU, label, day or month.
+/// Shows energy and emissions by job, name, GPU, tag, day or month.
 ///
 /// Reads the database in the state directory. No daemon is needed, and a running one is not disturbed.
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ struct ShowArgs {
     ledger: LedgerArgs,
     #[command(flatten)]
     time: Time,
-    /// The grouping of rows: job, name, gpu, day, month, or tag:KEY with a label's key.
+    /// The grouping of rows: job, name, gpu, day, month, or tag:KEY with a tag's key.
     #[arg(long, value_name = "BY", default_value = "job")]
     by: Grouping,
     /// The output format.
@@ -63,7 +63,7 @@ struct Unit {
     /// The functional unit of the SCI score (ISO/IEC 21031); without one, no score is computed.
     #[arg(long, value_name = "UNIT", value_parser = one_of(UNITS.into_iter()))]
     functional_unit: Option<String>,
-    /// Samples per epoch, for the functional unit epoch; if absent, each job's label samples_per_epoch gives them.
+    /// Samples per epoch, for the functional unit epoch; if absent, each job's tag samples_per_epoch gives them.
     #[arg(long, value_name = "SAMPLES")]
     samples_per_epoch: Option<f64>,
 }

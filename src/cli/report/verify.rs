@@ -98,7 +98,7 @@ fn summary(what: &str, is_database: bool, found: &VerifiedLedger) -> String {
              are this energy times its intensities, in versions without a gap; every correction moves existing intervals.\n";
     if is_database {
         text += "Every row that reports read follows from these: daily totals, balances, the valid settlements and their \
-                 changes, sums of rolled-up hours, the owners of intervals after corrections; every job's name, labels, GPUs \
+                 changes, sums of rolled-up hours, the owners of intervals after corrections; every job's name, tags, GPUs \
                  and times, and its progress once it ended; every device's ledger against its counter. The schema is \
                  wattune's. The digests do not cover the progress of running jobs, open intervals (the seconds since the \
                  last checkpoint), profiles, forecasts and the sources' data (intensities before they are settled with, and \

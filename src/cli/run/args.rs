@@ -44,7 +44,7 @@ pub(in crate::cli) struct Args {
     /// mostly report it themselves.
     #[arg(long, value_name = "N")]
     pub(super) total_samples: Option<f64>,
-    /// A label of the job; can be repeated.
+    /// A tag of the job; can be repeated.
     #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tags: Vec<(String, String)>,
     /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000: jobs with a lower

@@ -16,7 +16,7 @@ const QUEUE_PATIENCE: Duration = Duration::from_millis(700);
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// The width of a column of the queue in bytes. Values are as long as a user makes them; longer ones are cut.
 const WIDTH: usize = 256;
-/// The longest name of a job in characters, and the longest value of a label in bytes, that the daemon takes.
+/// The longest name of a job in characters, and the longest value of a tag in bytes, that the daemon takes.
 const LONGEST_NAME: usize = 128;
 const LONGEST_LABEL: usize = 256;
 
@@ -93,7 +93,7 @@ impl Facts {
         if is_taken { name } else { format!("slurm-{}", self.number) }
     }
 
-    /// Returns the job's labels for the daemon.
+    /// Returns the job's tags for the daemon.
     pub(super) fn tags(&self) -> BTreeMap<String, String> {
         let readable = |text: &str| -> String {
             let mut text = legible(text);

@@ -17,7 +17,7 @@ use wattune_core::units::Seconds;
 /// second, and a process that opens a GPU anew is missing for a moment.
 const GRACE: Seconds = Seconds::new(5.0);
 
-/// Maximum number of ids in the label `joins`.
+/// Maximum number of ids in the tag `joins`.
 const MOST_JOINED: usize = 6;
 
 /// Action that the discovery of jobs requests.
@@ -115,7 +115,7 @@ impl FoundJobs {
         self.open.remove(job);
     }
 
-    /// Returns, as the value of a label, the ids of the found jobs to which processes of a new registration on these
+    /// Returns, as the value of a tag, the ids of the found jobs to which processes of a new registration on these
     /// GPUs belong; `None` if there are none.
     pub(crate) fn joined_by(
         &self,

@@ -17,7 +17,7 @@ use wattune_core::domain::{
 };
 use wattune_core::ledger::report::Saved;
 use wattune_core::plan::{AppliedSetPoint, Plan};
-use wattune_core::profile::steps::{GroupRange, Setting};
+use wattune_core::profile::steps::{GroupRange, Setting, joined};
 use wattune_core::profile::{Profiler, Record, Settings as ProfileSettings, Stage, StallDetector};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -111,14 +111,11 @@ impl SweepCeiling {
                     wanted.get()
                 ))
             }
-            Self::Lowered { to } => {
-                let to: Vec<String> = to.iter().map(ToString::to_string).collect();
-                Some(format!(
-                    "the node's cap leaves no room for its highest limits: it is measured up to {}, and its slowdown is \
+            Self::Lowered { to } => Some(format!(
+                "the node's cap leaves no room for its highest limits: it is measured up to {}, and its slowdown is \
                      relative to that limit, until the cap rises",
-                    to.join(" + ")
-                ))
-            }
+                joined(to)
+            )),
         }
     }
 }
@@ -419,8 +416,7 @@ pub(crate) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
 }
 
 fn profiling_reason(stage: Stage, setting: &Setting) -> String {
-    let at: Vec<String> = setting.iter().map(ToString::to_string).collect();
-    let at = at.join(" + ");
+    let at = joined(setting);
     match stage {
         Stage::Closing => format!("re-measuring the maximum usable limit, {at}: slowdown is relative to it"),
         Stage::Remeasuring => format!("measuring {at} for another minute: its measurement is the least certain"),

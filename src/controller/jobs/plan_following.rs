@@ -4,6 +4,7 @@ use super::job::{Job, Phase};
 use super::setback::Setback;
 use wattune_core::domain::Activity;
 use wattune_core::plan::{AppliedSetPoint, JobActivity, SwitchingLimits, next_set_point};
+use wattune_core::profile::steps::joined;
 use wattune_core::time::Now;
 
 impl Job {
@@ -68,10 +69,7 @@ impl Job {
         if *setting == segment.setting {
             return None;
         }
-        let words = |setting: &[wattune_core::domain::SetPoint]| {
-            setting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
-        };
-        let (applied, planned) = (words(setting), words(&segment.setting));
+        let (applied, planned) = (joined(setting), joined(&segment.setting));
         Some(match ramping {
             true => format!("ramping to {planned}: {applied} now"),
             false => format!("stays at {applied} until its minimum dwell time has passed; the plan has {planned}"),

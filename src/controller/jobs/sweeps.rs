@@ -13,6 +13,7 @@ use crate::controller::planning::ReplanReason;
 use crate::controller::snapshot::Snapshot;
 use wattune_core::cap::LimitPurpose;
 use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
+use wattune_core::profile::steps::joined;
 use wattune_core::profile::{Profiler, Settings as ProfileSettings};
 use wattune_core::units::Watts;
 
@@ -156,8 +157,7 @@ impl Job {
     /// Sets the ceilings of the job's sweep.
     pub(crate) fn fit_sweep(&mut self, fit: SweepFit, settings: &ProfileSettings) {
         if self.groups.iter().map(|g| g.range.ceiling).ne(fit.ceilings.iter().copied()) {
-            let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
-            let (id, to) = (&self.id, words.join(" + "));
+            let (id, to) = (&self.id, joined(&fit.ceilings));
             tracing::info!(job.id = %id, "job {id}: profiling measures limits up to {to} from now on, because of the node's cap");
             self.change_ceilings(&fit.ceilings, settings.clone());
         }

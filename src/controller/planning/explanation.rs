@@ -35,8 +35,8 @@ impl Job {
         let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
         self.reason = match (segment, &self.unplannable) {
             (Some(segment), _) => segment.reason.to_string(),
-            (None, Some(why)) => format!("no plan, original limits: {why}"),
-            (None, None) => "past the end of its plan; original limits".into(),
+            (None, Some(why)) => format!("The job has no plan, so its GPUs keep their original limits: {why}"),
+            (None, None) => "The job runs longer than planned, at its original limits.".into(),
         };
         if let Some(reduction) = reduction {
             self.reason = format!("{reduction} instead of {}: {}", reduction.wanted, self.reason);

@@ -36,7 +36,7 @@ pub enum ReplanReason {
     /// An external writer set a GPU's limit.
     GpuTakenOver,
     /// A manual override of a GPU's limit began.
-    SetByHand,
+    OverrideBegan,
     /// A manual override of a GPU's limit ended.
     OverrideEnded,
     /// The job shares the node's cap or carbon budget with jobs that are planned again.
@@ -69,7 +69,7 @@ impl fmt::Display for ReplanReason {
             Self::Resumed => "the job begins or goes on",
             Self::GpuReturned => "a GPU became usable again",
             Self::GpuTakenOver => "an external writer set a GPU's limit",
-            Self::SetByHand => "a manual override began",
+            Self::OverrideBegan => "a manual override began",
             Self::OverrideEnded => "a manual override ended",
             Self::WithOthers => "jobs that share its cap or budget are planned again",
         })

@@ -18,7 +18,7 @@ use wattune_core::domain::{GpuId, PowerLimit};
 
 /// Maximum number of commands that wait for one GPU, with the one that is carried out.
 const MOST_WAITING: usize = 256;
-/// Up to this number of commands for one GPU, with the one in progress, all are carried out.
+/// Length of a GPU's queue, with the command in progress, up to which no command is replaced by a later one.
 const MOST_IN_TURN: usize = 8;
 
 /// Identity and rights of a client that writes, and the end of the override that its write makes.
@@ -84,7 +84,7 @@ pub enum WriteRefused {
     #[error("the daemon ended before the write began; nothing was changed")]
     Ending,
     /// The daemon ended, or the write was tried too often, before its outcome was known.
-    #[error("it did not become known whether the setting was written")]
+    #[error("it is unknown whether the setting was written")]
     Unfinished,
     /// The journal cannot be written, so nothing was changed.
     #[error("nothing is changed: {0}; the original setting could not be restored")]

@@ -342,7 +342,7 @@ impl Controller {
         if is_new {
             tracing::info!(gpu.uuid = %write.gpu, power.limit_w = limit.watts().get(), caller = %write.request.by,
                 "GPU {}: override of {limit}", write.gpu);
-            self.replan(ReplanReason::SetByHand).await;
+            self.replan(ReplanReason::OverrideBegan).await;
         }
         write.stage = Stage::Sent;
         if write.setting.power_limit().is_some() && current.same_as(limit) && !is_new {

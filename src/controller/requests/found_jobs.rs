@@ -38,7 +38,7 @@ impl Controller {
         }
     }
 
-    /// Returns, as the value of a label, the found jobs that a registration with these GPUs and processes ends.
+    /// Returns, as the value of a tag, the found jobs that a registration with these GPUs and processes ends.
     pub(super) fn joined_by(&self, gpus: &[GpuId], processes: Option<&Processes>) -> Option<String> {
         let (_, sightings) = self.jobs.found_jobs().observe(&self.gpus)?;
         self.jobs.found_jobs().joined_by(gpus, processes, &sightings)

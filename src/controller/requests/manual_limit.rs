@@ -101,7 +101,7 @@ impl Controller {
         };
         let before = gpu.manual.replace(manual);
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {requested} for {ttl}");
-        self.jobs.replan_all(ReplanReason::SetByHand);
+        self.jobs.replan_all(ReplanReason::OverrideBegan);
         self.plan().await;
         // While an earlier write is in flight, the result of the override's write would be unknown.
         self.await_write(id).await;

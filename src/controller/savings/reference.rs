@@ -12,7 +12,7 @@ use wattune_core::ledger::forecast_id::ForecastId;
 use wattune_core::ledger::savings_entries::{Counterfactual, RULE, Reference};
 use wattune_core::plan::Plan;
 use wattune_core::profile::Evidence;
-use wattune_core::profile::steps::Setting;
+use wattune_core::profile::steps::{Setting, joined};
 use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
 /// Kind of a job's reference: the original limits of the job's GPUs, or their maximum usable limits.
@@ -115,8 +115,7 @@ impl Snapshot<'_> {
 
 /// Returns the profile's measurement with the job's groups of GPUs at `limits`, or the reason why there is none.
 pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, String> {
-    let words: Vec<String> = limits.iter().map(ToString::to_string).collect();
-    let words = words.join(" + ");
+    let words = joined(limits);
     if let Some(group) =
         job.groups.iter().zip(limits).find(|(g, l)| **l > g.range.ceiling && !l.same_as(g.range.ceiling))
     {

@@ -52,7 +52,7 @@ impl StoredResponses {
         update: &mut SignalUpdate,
     ) -> Result<(), StoreError> {
         let Some(newest) = &source.forecast else { return Ok(()) };
-        if self.forecast.as_ref() != Some(newest) {
+        if self.forecast.as_ref().is_none_or(|before| !Arc::ptr_eq(before, newest)) {
             self.store_actuals(newest, source.contributes, store, update).await?;
         }
         let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());

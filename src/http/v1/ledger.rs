@@ -39,7 +39,7 @@ pub(in crate::http) enum ReportFormat {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct ReportQuery {
-    /// The grouping of rows: `job`, `name`, `gpu`, `day`, `month`, or `tag:` followed by a label's key.
+    /// The grouping of rows: `job`, `name`, `gpu`, `day`, `month`, or `tag:` followed by a tag's key.
     #[serde(default = "by_job")]
     #[param(default = "job")]
     by: String,
@@ -55,7 +55,7 @@ pub(in crate::http) struct ReportQuery {
     /// The functional unit of the SCI score (software carbon intensity, ISO/IEC 21031): `run`, `epoch` or
     /// `1e6-samples`. No score is computed if absent.
     functional_unit: Option<String>,
-    /// The number of samples per epoch, for the functional unit `epoch`; if absent, each job's label
+    /// The number of samples per epoch, for the functional unit `epoch`; if absent, each job's tag
     /// `samples_per_epoch` gives the number.
     samples_per_epoch: Option<f64>,
     /// The change of an hour's emissions, in percent, above which the hour is listed as restated (changed by a later
@@ -298,7 +298,7 @@ async fn store(shared: &Shared) -> Result<(Store, DateTime<Utc>), Problem> {
     shared.ask(|controller| Box::pin(async move { (controller.store(), controller.now().utc) })).await
 }
 
-/// Returns energy and emissions in a span of time, grouped by job, name, GPU, label, day or month.
+/// Returns energy and emissions in a span of time, grouped by job, name, GPU, tag, day or month.
 #[utoipa::path(
     get, path = "/v1/report", operation_id = "get_report", tag = "ledger", params(ReportQuery),
     responses(

@@ -140,7 +140,7 @@ pub(super) fn compare_jobs(
         let why = match registered {
             None => "exists, but the ledger has no registration of it",
             Some(facts) if facts != of_registration(row)? => {
-                "differs from its registration in the ledger (name, GPUs, labels, time or other data)"
+                "differs from its registration in the ledger (name, GPUs, tags, time or other data)"
             }
             Some(_) => match (ended, of_end(row)?) {
                 (None, None) => continue,

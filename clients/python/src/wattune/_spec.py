@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Union
 
 Deadline = Union[datetime, timedelta, str]
-# The daemon accepts so many labels.
+# The daemon accepts so many tags.
 MOST_TAGS = 16
 
 
@@ -42,7 +42,7 @@ class Spec:
             total: Samples of the whole run; None if unknown.
             control: False to have energy recorded only.
             replaced: Open job of `wattune run` that this one replaces, as the daemon describes it: what the script
-                leaves open is taken from it, so that the command line's promises and labels still hold.
+                leaves open is taken from it, so that the command line's promises and tags still hold.
         """
         known = replaced or {}
         total = total if total is not None and total > 0 else known.get("total_samples")
@@ -72,7 +72,7 @@ class Spec:
 
 
 def _merged(tags: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    """Returns these labels, and of the others as many as the daemon accepts."""
+    """Returns these tags, and of the others as many as the daemon accepts."""
     more = [(key, value) for key, value in others.items() if key not in tags]
     return {**tags, **dict(more[: MOST_TAGS - len(tags)])}
 
@@ -242,5 +242,5 @@ def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"tags has {key!r}: {value!r}; both are text")
     if len(tags) > MOST_TAGS:
-        raise ValueError(f"tags has {len(tags)} labels; it may have {MOST_TAGS}")
+        raise ValueError(f"tags has {len(tags)} tags; it may have {MOST_TAGS}")
     return dict(tags)

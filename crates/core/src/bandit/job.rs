@@ -60,7 +60,7 @@ impl Job {
 
     fn trials_but(&self, number: Option<u32>) -> Vec<Trial> {
         let mut trials: Vec<Trial> = self.all().filter(|t| Some(t.number) != number).cloned().collect();
-        // `past` and `runs` are each sorted already; the stable sort merges them in one pass.
+        // `past_trials` and `runs` are each sorted already; the stable sort merges them in one pass.
         trials.sort_by_key(|t| t.number);
         trials
     }

@@ -16,7 +16,7 @@ pub enum LimitPurpose {
     Fixed,
     /// The limit of a GPU on which no job is known to train, so that a low limit slows no job.
     Idle,
-    /// The limit of a GPU on which no job is known to train. A low limit there slows no job.
+    /// The limit of a GPU on which a job trains.
     Job {
         /// Priority of the job; the lowest is lowered first.
         priority: i32,

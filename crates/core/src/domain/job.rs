@@ -58,7 +58,7 @@ impl JobSpec {
     /// limits of dead jobs.
     pub const LEASE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=86_400.0;
 
-    /// Maximum number of labels.
+    /// Maximum number of tags.
     pub const MOST_TAGS: usize = 16;
 
     /// Valid values of [`Self::priority`].

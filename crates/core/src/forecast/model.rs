@@ -128,10 +128,10 @@ impl Model {
         let Some(anchor) = newest(actual).or_else(|| newest(published)) else {
             return Self { policy: *policy, ..Self::default() };
         };
-        let (said_hours, actual_hours) = (HourlyWindow::new(published, anchor), HourlyWindow::new(actual, anchor));
-        let seen = if actual.is_empty() { &said_hours } else { &actual_hours };
+        let (forecast_hours, actual_hours) = (HourlyWindow::new(published, anchor), HourlyWindow::new(actual, anchor));
+        let seen = if actual.is_empty() { &forecast_hours } else { &actual_hours };
         let local = Local::fit(seen, anchor);
-        let source = SourceErrors::fit(&said_hours, &kept(issues, now), &actual_hours, anchor);
+        let source = SourceErrors::fit(&forecast_hours, &kept(issues, now), &actual_hours, anchor);
 
         let assumed = ASSUMED_ERROR * seen.mean().unwrap_or(0.0).abs();
         let local_errors = local_errors(seen, anchor);

@@ -37,7 +37,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Returns the program's name in labels.
+    /// Returns the program's name in tags.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Docker => "docker",

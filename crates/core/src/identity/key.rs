@@ -20,7 +20,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::Slurm, Self::Kubernetes, Self::Container, Self::User];
 
-    /// Returns the kind's name in labels.
+    /// Returns the kind's name in tags.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slurm => "slurm",
@@ -30,7 +30,7 @@ impl Kind {
         }
     }
 
-    /// Returns the label that holds the owner's number or id, by which owners of the same kind differ.
+    /// Returns the tag that holds the owner's number or id, by which owners of the same kind differ.
     pub const fn tag(self) -> &'static str {
         match self {
             Self::Slurm => "slurm_job_id",
@@ -51,7 +51,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Name of the label by which found jobs are recognised. Its value is the kind of the key.
+    /// Name of the tag by which found jobs are recognised. Its value is the kind of the key.
     pub const FOUND_LABEL: &'static str = "found";
 
     /// Returns the most reliable key of an identity, with the source of the key: the Slurm job, otherwise the pod, the
@@ -74,14 +74,14 @@ impl Key {
         found.map(|(kind, id, origin)| (Self { kind, id }, origin))
     }
 
-    /// Returns the key of a found job from the job's labels; `None` if the labels are not those of a found job.
+    /// Returns the key of a found job from the job's tags; `None` if the tags are not those of a found job.
     pub fn of_tags(tags: &BTreeMap<String, String>) -> Option<Self> {
         let found = tags.get(Self::FOUND_LABEL)?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == found)?;
         Some(Self { kind, id: tags.get(kind.tag())?.clone() })
     }
 
-    /// Returns the labels from which [`Self::of_tags`] reads the key.
+    /// Returns the tags from which [`Self::of_tags`] reads the key.
     pub fn tags(&self) -> BTreeMap<String, String> {
         let kind = (Self::FOUND_LABEL.to_owned(), self.kind.as_str().to_owned());
         BTreeMap::from([kind, (self.kind.tag().to_owned(), self.id.clone())])

@@ -24,7 +24,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns the origin's name in labels.
+    /// Returns the origin's name in tags.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cgroup => "cgroup",

@@ -59,14 +59,14 @@ pub(super) fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
     t - TimeDelta::microseconds(t.timestamp_micros().rem_euclid(step_us))
 }
 
-/// Splits slots at those `moments` that lie inside them.
-fn split_at(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
-    let mut moments: Vec<_> = moments.into_iter().collect();
-    moments.sort_unstable();
+/// Splits slots at those `times` that lie inside them.
+fn split_at(slots: &[PlanSlot], times: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
+    let mut times: Vec<_> = times.into_iter().collect();
+    times.sort_unstable();
     let mut pieces = Vec::with_capacity(slots.len());
     for s in slots {
-        let first = moments.partition_point(|m| *m <= s.slot.start());
-        let within = moments[first..].iter().copied().take_while(|m| *m < s.slot.end());
+        let first = times.partition_point(|m| *m <= s.slot.start());
+        let within = times[first..].iter().copied().take_while(|m| *m < s.slot.end());
         let mut start = s.slot.start();
         for end in within.chain([s.slot.end()]) {
             pieces.extend(Slot::new(start, end).map(|slot| PlanSlot { slot, intensity: s.intensity }));

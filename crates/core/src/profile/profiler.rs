@@ -323,11 +323,6 @@ impl Profiler {
     }
 }
 
-fn describe(setting: &Setting) -> String {
-    let limits: Vec<String> = setting.iter().map(ToString::to_string).collect();
-    limits.join(" + ")
-}
-
 #[cfg(test)]
 #[path = "profiler_tests.rs"]
 mod tests;

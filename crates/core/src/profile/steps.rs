@@ -6,6 +6,11 @@ use crate::units::{SamplesPerSecond, Seconds, Watts};
 /// Set points of a job, one per group of equal GPUs.
 pub type Setting = Vec<SetPoint>;
 
+/// Returns the set points or limits of a job's groups of GPUs as text, such as "250 W + 200 W".
+pub fn joined<T: std::fmt::Display>(of_groups: &[T]) -> String {
+    of_groups.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
+}
+
 /// Power limits and clocks that a group of equal GPUs allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRange {

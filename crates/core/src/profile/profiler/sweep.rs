@@ -1,8 +1,8 @@
 //! Order of a profiler's measurements.
 
-use super::{Profiler, Settings, Stage, describe};
+use super::{Profiler, Settings, Stage};
 use crate::domain::{OperatingPoint, PowerLimit, SetPoint};
-use crate::profile::steps::Setting;
+use crate::profile::steps::{Setting, joined};
 use crate::units::{Seconds, Watts};
 
 /// Duration of a re-measurement in a long job.
@@ -52,7 +52,7 @@ impl Profiler {
             if self.stage_time < patience || setting == *self.ceiling() {
                 return None;
             }
-            self.notes.push(format!("skipped {}: no usable measurement in the time allowed", describe(&setting)));
+            self.notes.push(format!("skipped {}: no usable measurement in the time allowed", joined(&setting)));
             self.skipped.push(setting.clone());
         }
         let further = self.next_step(self.stage);
@@ -247,12 +247,13 @@ impl Profiler {
     /// spent, or all errors are small enough. The ceiling's error counts three times, since it adds to every slowdown.
     /// Plans avoid a point that looks bad because of noise, so only re-measurement can correct such a point.
     fn remeasurement_due(&self) -> Option<Setting> {
-        let Settings { standard_error, visit_share, .. } = self.settings;
+        let Settings { standard_error, remeasured_share, .. } = self.settings;
         // Right after a sweep, re-measurements may take as long as the sweep: plans from inaccurate points cost more.
         let at_once =
-            self.full_duration().map_or(self.sweep_time, |duration| self.sweep_time.min(duration * visit_share));
+            self.full_duration().map_or(self.sweep_time, |duration| self.sweep_time.min(duration * remeasured_share));
         let length = self.remeasurement_length();
-        if self.reported * visit_share + at_once - self.remeasured_time < length || length < self.shortest_measurement()
+        if self.reported * remeasured_share + at_once - self.remeasured_time < length
+            || length < self.shortest_measurement()
         {
             return None;
         }
