@@ -8,8 +8,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{Controller, Parts, Phase, ProgressReport, Settings as ControlSettings};
+use wattune::gpu::handle::Sampling;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
-use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, FileProvider, Provider, ProviderError};
 use wattune_core::domain::{
     CarbonSeries, Forecast, Intensity, JobId, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,

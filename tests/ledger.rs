@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{Controller, Parts, Settings as ControlSettings};
+use wattune::gpu::handle::Sampling;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
-use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, FeedState, Provider, ProviderError, Ranks, SourceState};
 use wattune::store::{DueReason, Store, StoreError};
 use wattune_core::domain::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::gpus::Handles;
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
-use crate::gpu::thread::GpuHandle;
+use crate::gpu::handle::GpuHandle;
 
 /// Handles of all GPUs and of the CPUs, and the daemon's clock. Cheap to clone.
 #[derive(Clone)]

@@ -30,7 +30,7 @@ pub async fn run(
     let mut timer = tokio::time::interval(controller.tick_period().to_std());
     // If a tick takes longer than the period, the ticks missed meanwhile are not made up for.
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut signal, ended_writes) = (controller.signal(), controller.gpus.ended_writes());
+    let (mut signal, write_progress) = (controller.signal(), controller.gpus.write_progress());
     let mut feed_alive = true;
     loop {
         tokio::select! {
@@ -45,7 +45,7 @@ pub async fn run(
                 feed_alive = changed.is_ok();
                 controller.tick().await;
             }
-            () = written(&ended_writes, controller.gpus.client_commands().is_awaited()) => {
+            () = written(&write_progress, controller.gpus.client_commands().is_awaited()) => {
                 controller.continue_client_commands().await;
                 // Clients that write without a pause do not starve other requests.
                 if let Some(asked) = requests.waiting() {
@@ -64,8 +64,8 @@ pub async fn run(
 
 /// Waits until a GPU has accepted or ended a write. If a client waits for one, looks for it again and again at first, with
 /// other tasks in between: to wake a thread that sleeps takes a fifth of the time of a fast driver's write.
-async fn written(ended_writes: &Notify, is_awaited: bool) {
-    let mut notified = pin!(ended_writes.notified());
+async fn written(write_progress: &Notify, is_awaited: bool) {
+    let mut notified = pin!(write_progress.notified());
     let end = Instant::now() + POLLING;
     while is_awaited && Instant::now() < end {
         tokio::select! {

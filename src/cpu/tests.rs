@@ -9,8 +9,8 @@ use super::simulated::{FIRST_PID, SimulatedNode};
 use super::watch::{CpuHandle, Observation};
 use super::{CpuSource, Settings};
 use crate::clock::ManualClock;
+use crate::gpu::handle::Sampling;
 use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedGpu};
-use crate::gpu::thread::Sampling;
 use wattune_core::domain::{CgroupPath, JobId, LimitRange, PowerLimit, ProcessSelector, Processes};
 use wattune_core::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{CpuSource, Node, ProcessUser, Usage, ZoneReading};
 use crate::clock::Clock;
-use crate::gpu::thread::Sampling;
+use crate::gpu::handle::Sampling;
 use wattune_core::domain::{DeviceId, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::ledger::{CounterPosition, Metered, WrappingCounter};
 use wattune_core::time::{Monotonic, Now};

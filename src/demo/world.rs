@@ -21,8 +21,8 @@ use crate::controller::{
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::CpuHandle;
 use crate::gpu::GpuDevice;
+use crate::gpu::handle::Sampling;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
-use crate::gpu::thread::Sampling;
 use crate::providers::{Feed, FeedOptions, Provider};
 use wattune_core::domain::{CarbonSeries, JobId, JobName, LimitRange, Objective, PowerLimit, ProcessSelector, Work};
 use wattune_core::ledger::Comparison;

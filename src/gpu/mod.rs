@@ -2,14 +2,15 @@
 //!
 //! [`GpuDevice`] is small, synchronous and object-safe. It has two implementations: [`nvml`] (the NVIDIA driver's
 //! library) and [`simulated`] (no hardware; labelled as simulated everywhere). The daemon never calls a device
-//! directly: each GPU has a thread of its own behind a [`thread::GpuHandle`], so that a hanging driver call blocks that
+//! directly: each GPU has a thread of its own behind a [`handle::GpuHandle`], so that a hanging driver call blocks that
 //! GPU only. [`journal`] records the original limits, [`restore`] writes them back.
 
+pub mod handle;
 pub mod journal;
 pub mod nvml;
 pub mod restore;
 pub mod simulated;
-pub mod thread;
+mod thread;
 mod worker;
 
 pub use worker::{Availability, EnergyReading, Observation, ProcessWeights, Write, WriteOutcome};

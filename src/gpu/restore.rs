@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 use std::thread;
 
+use super::handle::GpuHandle;
 use super::journal::{Entry, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction, restore_action};
-use super::thread::GpuHandle;
 use super::worker::Write;
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Seconds;

@@ -17,8 +17,8 @@ use wattune::controller::view::{JobView, ProgressView};
 use wattune::controller::{
     Controller, NewJob, NewOffers, NewStart, Parts, Phase, ProgressReport, Settings as ControlSettings, StartBy,
 };
+use wattune::gpu::handle::Sampling;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
-use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, Feed, FeedOptions, Provider, ProviderError};
 use wattune_core::domain::{
     CarbonSeries, Forecast, Intensity, JobId, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use crate::gpu::Observation;
+use crate::gpu::handle::GpuHandle;
 use crate::gpu::journal::{Journal, ObservedLimit, RestoreAction, restore_action};
 use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
-use crate::gpu::thread::GpuHandle;
 use wattune_core::cap::{LimitGrant, LimitPurpose, LimitRequest, allocate};
 use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;

@@ -33,9 +33,9 @@ use super::requests::ClientCommands;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::gpu::GpuDevice;
+use crate::gpu::handle::{GpuHandle, Sampling};
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::Restored;
-use crate::gpu::thread::{GpuHandle, Sampling};
 use wattune_core::domain::{GpuId, PowerLimit, SetPoint};
 use wattune_core::time::Now;
 use wattune_core::units::{Seconds, Watts};
@@ -108,7 +108,7 @@ pub(super) struct Gpus {
     journal_fault: Option<String>,
     handles: Handles,
     /// Notified whenever a driver has accepted a write to one of the GPUs, and whenever a write has ended.
-    ended_writes: Arc<Notify>,
+    write_progress: Arc<Notify>,
     client_commands: ClientCommands,
     arrivals: Option<Arrivals>,
     sampling: Sampling,
@@ -120,9 +120,9 @@ impl Gpus {
     /// Creates the owner of these GPUs. The caller has already restored, as far as possible, the original limits that
     /// an earlier daemon left changed.
     pub(super) fn new(journal: Journal, handles: Vec<GpuHandle>, sampling: Sampling, problems: Vec<String>) -> Self {
-        let (all_handles, ended_writes) = (Handles::default(), Arc::new(Notify::new()));
+        let (all_handles, write_progress) = (Handles::default(), Arc::new(Notify::new()));
         for handle in &handles {
-            handle.notify_of_ended_writes(&ended_writes);
+            handle.notify_of_writes(&write_progress);
             all_handles.add(handle.clone());
         }
         let all = handles.into_iter().map(|handle| (handle.identity().id.clone(), Gpu::new(handle))).collect();
@@ -131,7 +131,7 @@ impl Gpus {
             journal,
             journal_fault: None,
             handles: all_handles,
-            ended_writes,
+            write_progress,
             client_commands: ClientCommands::default(),
             arrivals: None,
             sampling,
@@ -190,8 +190,8 @@ impl Gpus {
 
     /// Returns what is notified whenever a driver has accepted a write to a GPU, and whenever a write has ended and its
     /// outcome can be observed.
-    pub(super) fn ended_writes(&self) -> Arc<Notify> {
-        Arc::clone(&self.ended_writes)
+    pub(super) fn write_progress(&self) -> Arc<Notify> {
+        Arc::clone(&self.write_progress)
     }
 
     /// Returns the commands of clients that wait for the GPUs.
@@ -360,7 +360,7 @@ impl Gpus {
     pub(super) async fn next_arrival(&mut self, clock: &Arc<dyn Clock>, call_timeout: Seconds) -> Option<Gpu> {
         let device = self.next_unknown()?;
         let handle = GpuHandle::start(device, clock.clone(), self.sampling, FULL_READING, call_timeout);
-        handle.notify_of_ended_writes(&self.ended_writes);
+        handle.notify_of_writes(&self.write_progress);
         self.handles.add(handle.clone());
         // Whether the GPU's limit is external is known only once the GPU has reported a limit.
         for _ in 0..50 {

@@ -132,7 +132,7 @@ impl Controller {
         }
         command.end(outcome);
         if self.gpus.client_commands().has(gpu) {
-            self.gpus.ended_writes().notify_one();
+            self.gpus.write_progress().notify_one();
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::answer::{Refusal, of_write};
 use crate::controller::{ClientCommand, ClientWait, Devices, Handle, OverrideRequest, Setting, WriteRefused};
 use crate::gpu::GpuError;
-use crate::gpu::thread::GpuHandle;
+use crate::gpu::handle::GpuHandle;
 use wattune_core::units::Seconds;
 
 /// Way of writes to the controller. Clones share it.

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::answer::{Refusal, of_gpu};
-use crate::gpu::thread::GpuHandle;
+use crate::gpu::handle::GpuHandle;
 use crate::gpu::{Capabilities, GpuError, Observation};
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::Now;

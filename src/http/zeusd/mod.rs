@@ -35,7 +35,7 @@ use super::guard::check_listener;
 use super::shared::Shared;
 use crate::controller::Setting;
 use crate::gpu::Write;
-use crate::gpu::thread::GpuHandle;
+use crate::gpu::handle::GpuHandle;
 use wattune_core::domain::PowerLimit;
 
 /// The paths of the protocol.

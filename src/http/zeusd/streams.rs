@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::cpus::{Power, PowerMeter};
 use super::gpus;
 use crate::cpu::watch::CpuHandle;
-use crate::gpu::thread::GpuHandle;
+use crate::gpu::handle::GpuHandle;
 use wattune_core::units::Seconds;
 
 /// The interval of comments in a stream, so that a client without events can notice that it should stop.
