@@ -36,7 +36,7 @@ use self::allocation::Allocation;
 pub(super) use self::args::Args;
 use self::child::{Child, Signals};
 use self::course::{Course, Ended, Stops};
-use self::due::Reading;
+use self::due::{Due, Reading};
 pub(super) use self::environment::VARIABLES;
 use self::environment::{PROGRESS_SOCKET, say, say_lines};
 use self::folder::RunFolder;
@@ -51,9 +51,11 @@ use self::reporter::{Answer, End, Outcome, Registered, Reporter};
 use self::request::Registration;
 use self::summary::Summary;
 use self::wish::{Stage, Wish};
+use super::ask::DaemonAddress;
 use super::daemon::Daemon;
 use super::output::{Exit, check_writable, deliver};
 use crate::clock::shared_monotonic;
+use wattune_core::units::Seconds;
 
 /// Longest time that the start of the command waits for the daemon.
 const REGISTRATION: Duration = Duration::from_secs(3);
@@ -107,61 +109,24 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let mut signals = Signals::catch()?;
     let begun = shared_monotonic();
     let daemon = Daemon::at(addresses.clone())?;
-    if let Some(key) = args.start.key.as_deref().filter(|_| args.start.start_now) {
-        match release::release(&daemon, key).await {
-            Ok(Some(message)) => {
-                say(&message);
-                return Ok(Exit::Done);
-            }
-            released if args.command.is_empty() => {
-                let none = format!("no job with the key {key} waits");
-                say(&released.err().map_or(none, |failure| failure.to_string()));
-                return Ok(Exit::Failed);
-            }
-            _ => {}
-        }
+    if let Some(exit) = release_waiting(args, &daemon).await {
+        return Ok(exit);
     }
     if let Some(why) = why_unregistered() {
-        tracing::debug!("{why}");
-        let mut command = Command::new(&args.command[0]);
-        command.args(&args.command[1..]);
-        let exit_code = attend(command, &mut signals).await;
-        let outcome = Outcome { problem: Some(format!("not registered: {why}")), ..Outcome::default() };
-        let wall_s = (shared_monotonic() - begun).get();
-        let journal = Journal::new(false);
-        write_json(args, &Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal });
-        return Ok(Exit::Code(exit_code));
+        return Ok(run_unregistered(args, why, &mut signals, begun).await);
     }
-    let _lock = match registration.key().map(|key| KeyLock::take(key, &addresses)).transpose() {
-        Err(taken @ KeyLockError::Taken(holder)) => {
-            // A command that runs already would get the signal itself.
-            let start = holder.filter(|_| args.start.start_now).map(|pid| {
-                format!("; if it is still waiting for its start, `kill -USR1 {pid}` starts it without the daemon")
-            });
-            say(&format!("{taken}, so the command does not start here{}", start.unwrap_or_default()));
+    let _lock = match registration.key().map(|key| lock_key(key, &addresses, args)).transpose() {
+        Ok(lock) => lock.flatten(),
+        Err(why) => {
+            say(&why);
             return Ok(Exit::Code(WRONG_USE));
         }
-        // The daemon alone then sees to it that the key has one process.
-        Err(KeyLockError::Io(error)) => {
-            if !args.quiet {
-                say(&format!(
-                    "the key is not locked on this machine ({error}): while no daemon answers, another process may \
-                     run it, too"
-                ));
-            }
-            None
-        }
-        Ok(lock) => lock,
     };
-    let now = Reading::now();
-    if registration.deadline().is_some_and(|deadline| deadline < now.wall) && !args.quiet {
-        say("the deadline has passed already, so the job runs as fast as it can");
-    }
     let stage = if registration.is_held() { Stage::Held } else { Stage::Running };
+    let now = Reading::now();
     let latest = registration.latest(&now);
-    if let Some(latest) = latest.filter(|latest| latest.left(&now).get() < 0.0 && !args.quiet) {
-        let latest = local_with_date(latest.wall());
-        say(&format!("the latest start, {latest}, has passed, so the command starts at once"));
+    if !args.quiet {
+        say_what_has_passed(&registration, latest.as_ref(), &now);
     }
     let stops = registration.suspend().map(|(signal, checkpoint_s)| {
         let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).max(SHORTEST_GRACE_S);
@@ -238,6 +203,74 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     }
     write_json(args, &summary);
     Ok(Exit::Code(exit_code))
+}
+
+/// Starts another terminal's command that waits with this key, if `--start-now` is given. Returns `None` if this process
+/// has a command of its own to run.
+async fn release_waiting(args: &Args, daemon: &Daemon) -> Option<Exit> {
+    let key = args.start.key.as_deref().filter(|_| args.start.start_now)?;
+    match release::release(daemon, key).await {
+        Ok(Some(message)) => {
+            say(&message);
+            Some(Exit::Done)
+        }
+        released if args.command.is_empty() => {
+            let none = format!("no job with the key {key} waits");
+            say(&released.err().map_or(none, |failure| failure.to_string()));
+            Some(Exit::Failed)
+        }
+        _ => None,
+    }
+}
+
+/// Runs the command without a job, because another process reports for it or it is not to be registered.
+async fn run_unregistered(args: &Args, why: &str, signals: &mut Signals, begun: Seconds) -> Exit {
+    tracing::debug!("{why}");
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    let exit_code = attend(command, signals).await;
+    let outcome = Outcome { problem: Some(format!("not registered: {why}")), ..Outcome::default() };
+    let wall_s = (shared_monotonic() - begun).get();
+    let journal = Journal::new(false);
+    write_json(args, &Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal });
+    Exit::Code(exit_code)
+}
+
+/// Locks the key on this machine. Returns `None` if that is impossible: the daemon alone then sees to it that the key has
+/// one process.
+///
+/// # Errors
+/// The reason why the command is not to run: another process on this machine has the key.
+fn lock_key(key: &str, addresses: &[DaemonAddress], args: &Args) -> Result<Option<KeyLock>, String> {
+    match KeyLock::take(key, addresses) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(taken @ KeyLockError::Taken(holder)) => {
+            // A command that runs already would get the signal itself.
+            let start = holder.filter(|_| args.start.start_now).map(|pid| {
+                format!("; if it is still waiting for its start, `kill -USR1 {pid}` starts it without the daemon")
+            });
+            Err(format!("{taken}, so the command does not start here{}", start.unwrap_or_default()))
+        }
+        Err(KeyLockError::Io(error)) => {
+            if !args.quiet {
+                say(&format!(
+                    "the key is not locked on this machine ({error}): while no daemon answers, another process may \
+                     run it, too"
+                ));
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn say_what_has_passed(registration: &Registration, latest: Option<&Due>, now: &Reading) {
+    if registration.deadline().is_some_and(|deadline| deadline < now.wall) {
+        say("the deadline has passed already, so the job runs as fast as it can");
+    }
+    if let Some(latest) = latest.filter(|latest| latest.left(now).get() < 0.0) {
+        let latest = local_with_date(latest.wall());
+        say(&format!("the latest start, {latest}, has passed, so the command starts at once"));
+    }
 }
 
 /// Writes the summary to the file that `--json` names.

@@ -207,7 +207,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     }
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
     let figures = figures(&found);
-    let sure = |i: usize| ConfidenceInterval::about(figures[i], half(i));
+    let interval = |i: usize| ConfidenceInterval::about(figures[i], half(i));
     // A constant mix that needs less power than measured would shift a part of the reduction from the timing effect to
     // the energy effect.
     let more = basis
@@ -224,11 +224,11 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         time_at_reference_s: found.time_at_reference,
         energy_at_reference_j: found.energy_at_reference,
         carbon_at_reference_g: found.carbon_at_reference,
-        carbon_reduction_pct: sure(0),
-        carbon_reduction_g: sure(1).with_gain(SENSOR_GAIN),
-        time_increase_pct: sure(2),
-        start_effect_pct: has_waits.then(|| sure(5)),
-        suspension_effect_pct: has_waits.then(|| sure(6)),
+        carbon_reduction_pct: interval(0),
+        carbon_reduction_g: interval(1).with_gain(SENSOR_GAIN),
+        time_increase_pct: interval(2),
+        start_effect_pct: has_waits.then(|| interval(5)),
+        suspension_effect_pct: has_waits.then(|| interval(6)),
         energy_effect_pct: split(3, (0.0, more)),
         timing_effect_pct: split(4, (more, 0.0)),
         provisional,
