@@ -45,7 +45,8 @@ pub struct Reservation {
 }
 
 /// Returns the advice for each held job, in the order of `held`, so that no GPU is used twice at once and the sum of
-/// limits stays under `cap` wherever the latest starts allow it. `taken` holds the spans of running jobs.
+/// limits stays under `cap` wherever the latest starts allow it. `taken` holds the spans of running jobs. A job whose limits
+/// exceed the cap alone runs under the cap, and takes all of it.
 pub fn plan_held_starts(
     held: &[HeldStart],
     forecast: &StartForecast,
@@ -103,10 +104,11 @@ impl Arrangement {
         taken: &[Reservation],
         cap: Option<Watts>,
     ) -> Self {
+        let under_cap = |limit: Watts| cap.map_or(limit, |cap| limit.min(cap));
         let mut taken = taken.to_vec();
         let mut all = Self { chosen: Vec::with_capacity(order.len()), conflicts: 0, cost: GramsCo2e::ZERO };
         for (place, job, advice) in order.iter().map(|place| &alone[*place]) {
-            let free = Free { job, taken: &taken, cap };
+            let free = Free { job, limit: under_cap(job.limit), taken: &taken, cap };
             let advice = free.around(advice.clone());
             all.conflicts += usize::from(!free.at(advice.start));
             all.cost += cost(&advice, advice.start);
@@ -115,7 +117,7 @@ impl Arrangement {
                 from: advice.start,
                 until: until.unwrap_or(DateTime::<Utc>::MAX_UTC),
                 gpus: job.gpus.clone(),
-                limit: job.limit,
+                limit: under_cap(job.limit),
             });
             all.chosen.push((*place, advice));
         }
@@ -135,6 +137,8 @@ impl Arrangement {
 /// Times at which a job's GPUs and its power are free.
 struct Free<'a> {
     job: &'a HeldStart,
+    /// Power limits of the job, at most the cap.
+    limit: Watts,
     taken: &'a [Reservation],
     cap: Option<Watts>,
 }
@@ -147,7 +151,7 @@ impl Free<'_> {
         let gpus_free = !overlapping.iter().any(|r| r.gpus.iter().any(|gpu| self.job.gpus.contains(gpu)));
         let under = |t: DateTime<Utc>| {
             let sum: Watts = overlapping.iter().filter(|r| r.from <= t && t < r.until).map(|r| r.limit).sum();
-            self.cap.is_none_or(|cap| sum + self.job.limit <= cap)
+            self.cap.is_none_or(|cap| sum + self.limit <= cap)
         };
         // The sum of limits is highest at the start of one of the spans.
         gpus_free && under(start) && overlapping.iter().filter(|r| r.from > start).all(|r| under(r.from))

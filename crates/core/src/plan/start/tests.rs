@@ -180,6 +180,8 @@ fn held_jobs_do_not_share_a_gpu() {
     let mut under_cap = starts(&three, &[], Some(Watts::new(300.0)));
     under_cap.sort_unstable();
     assert_eq!(under_cap, [at(120), at(180), at(240)]);
+    // Two jobs whose limits exceed the cap alone run one after the other, at the lowered limits.
+    assert_eq!(starts(&[job(&[0], 6), job(&[1], 6)], &[], Some(Watts::new(200.0))), [at(120), at(180)]);
     let running = Reservation { from: at(0), until: at(150), gpus: vec![gpu(0)], limit: Watts::new(300.0) };
     assert_eq!(starts(&[job(&[0], 6)], std::slice::from_ref(&running), None), [at(150)], "as soon as the GPU is free");
     assert_eq!(starts(&[job(&[0], 0)], &[running], None), [at(0)], "the latest start holds in any case");

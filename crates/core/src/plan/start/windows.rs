@@ -142,7 +142,6 @@ impl<'a> Windows<'a> {
     fn planned(&self, profile: &StartProfile, constant: &StartWindow) -> Option<StartWindow> {
         let StartWindow { start, .. } = *constant;
         let latest_end = start.checked_add_signed(profile.longest_duration()?.to_delta())?;
-        let price_weight = self.question.price_weight;
         let mut cuts: Vec<DateTime<Utc>> = self.knots().filter(|at| *at > start && *at < latest_end).collect();
         cuts.extend([start, latest_end]);
         cuts.sort_unstable();
@@ -152,26 +151,30 @@ impl<'a> Windows<'a> {
             let intensity = GramsPerKwh::new(self.carbon.mean(pair[0], pair[1]).max(0.0));
             slots.push(PlanSlot { slot: Slot::new(pair[0], pair[1])?, intensity });
         }
-        let costs: Vec<GramsPerKwh> = slots
-            .iter()
-            .map(|s| {
-                let price = |price: &Cumulated| GramsPerKwh::new(price.mean(s.slot.start(), s.slot.end()).max(0.0));
-                self.price.map_or(s.intensity, |own| s.intensity * (1.0 - price_weight) + price(own) * price_weight)
-            })
-            .collect();
+        let costs: Vec<GramsPerKwh> =
+            slots.iter().map(|s| self.cost_of(s.intensity, s.slot.start(), s.slot.end())).collect();
         let (zero, points) = ((GramsPerKwh::ZERO, Watts::ZERO), profile.points.clone());
         let problem = Problem::new(slots, points, profile.work, 1.0, zero.0, zero.1, Some(latest_end)).ok()?;
         let solution = solve(&problem.minimising(&costs)).ok()?;
         // The idle power while waiting is that of the window at constant power.
-        let idle = constant.carbon - self.question.power * self.question.duration * constant.intensity;
+        let run = self.question.power * self.question.duration;
+        let idle = constant.carbon - run * constant.intensity;
+        let idle_cost = constant.cost - run * self.cost_of(constant.intensity, start, constant.end);
         let mean = |carbon: GramsCo2e| carbon / (solution.energy * GramsPerKwh::new(1.0));
         Some(StartWindow {
             end: solution.ends_at,
             intensity: GramsPerKwh::new(mean(solution.carbon)),
             carbon: solution.carbon + idle,
-            cost: solution.cost + idle,
+            cost: solution.cost + idle_cost,
             ..*constant
         })
+    }
+
+    /// Returns the cost of energy between two times, with the price if it has a weight.
+    fn cost_of(&self, intensity: GramsPerKwh, from: DateTime<Utc>, to: DateTime<Utc>) -> GramsPerKwh {
+        let weight = self.question.price_weight;
+        let price = |price: &Cumulated| GramsPerKwh::new(price.mean(from, to).max(0.0));
+        self.price.map_or(intensity, |own| intensity * (1.0 - weight) + price(own) * weight)
     }
 
     /// Returns the poorest basis of the slots between two times.
