@@ -67,6 +67,20 @@ fn a_trial_ends_at_its_target_or_when_its_cost_is_too_high() {
 }
 
 #[test]
+fn a_first_epoch_that_costs_more_than_beta_allows_is_stopped_by_each_policy() {
+    for policy in [PolicyName::Zeus, PolicyName::Wattune] {
+        let mut job = job(policy);
+        job.begin(None, at(0)).expect("begun");
+        train(&mut job, 1, 10.0, 5, at(1));
+        job.begin(None, at(2)).expect("begun");
+        let verdict = job.report(2, &report(0, 90.0, 0.0), None, at(3)).expect("taken");
+        assert!(!verdict.stop, "{policy:?}: {verdict:?}");
+        let verdict = job.report(2, &report(0, 110.0, 0.0), None, at(4)).expect("taken");
+        assert!(verdict.stop && !verdict.reached, "{policy:?}: {verdict:?}");
+    }
+}
+
+#[test]
 fn the_first_epoch_pays_for_the_profile() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");

@@ -311,7 +311,7 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     let Some(state) = JobBelief::new(spec, trials) else {
         let from = spec.place(spec.default_batch_size).unwrap_or(0);
         let left = (0..spec.batch_sizes.len()).filter(|k| !has_failed(spec, trials, spec.batch_sizes[*k]));
-        let nearest = left.min_by_key(|k| k.abs_diff(from)).ok_or(NoneConverges)?;
+        let Some(nearest) = left.min_by_key(|k| k.abs_diff(from)) else { return last_to_reach(trials) };
         let batch_size = spec.batch_sizes[nearest];
         let kind = if under_way(batch_size) { Kind::Concurrent } else { Kind::Exploration };
         return Ok(Choice { batch_size, kind });
@@ -320,8 +320,10 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     let Some(best) = state.best() else {
         // No arm has reached the target: explore the untried arm that is nearest to the first one.
         let untried = (0..state.tried.len()).filter(|k| !state.tried[*k]);
-        let nearest = untried.min_by_key(|k| k.abs_diff(state.first)).ok_or(NoneConverges)?;
-        return Ok(of_arm(nearest, Kind::Exploration));
+        return match untried.min_by_key(|k| k.abs_diff(state.first)) {
+            Some(nearest) => Ok(of_arm(nearest, Kind::Exploration)),
+            None => last_to_reach(trials),
+        };
     };
     if let Some(arm) = state.doubtful.filter(|arm| !state.failed[*arm]) {
         return Ok(of_arm(arm, Kind::Regular));
@@ -344,11 +346,24 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     Ok(of_arm(arm, kind))
 }
 
-/// Returns the number of epochs after which a run is stopped ([`super::patience`]).
+/// Returns the batch size that reached the target last, if none is left to be tried.
+///
+/// # Errors
+/// If none has ever reached it.
+fn last_to_reach(trials: &[Trial]) -> Result<Choice, NoneConverges> {
+    let last = trials.iter().rfind(|trial| trial.reached()).ok_or(NoneConverges)?;
+    Ok(Choice { batch_size: last.batch_size, kind: Kind::Regular })
+}
+
+/// Returns the number of epochs after which a run is stopped ([`super::patience`]): zero if one epoch costs more than β
+/// allows.
 pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     let (most, epoch_cost) = (spec.max_epochs, epoch_cost.get());
     let Some((state, arm)) = JobBelief::new(spec, trials).zip(spec.place(batch_size)) else { return most };
     let (Some(best), Some(beta)) = (state.best(), spec.beta) else { return most };
+    if epoch_cost > beta * best.cost {
+        return 0;
+    }
     let (mean, variance) = (state.epochs.mean(arm), state.epochs.variance(arm) + state.noise);
     let allowance = state.allowance_of(arm, best);
     let z_of = |epochs: f64| (epochs.ln() - mean) / variance.sqrt();

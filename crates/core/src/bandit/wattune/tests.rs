@@ -188,6 +188,17 @@ fn a_batch_size_that_never_reaches_its_target_is_avoided() {
 }
 
 #[test]
+fn two_failures_do_not_end_a_job_that_has_reached_its_target() {
+    let spec = spec(&[32], 32);
+    let mut trials = play(&spec, 20, 5, |_| (10, 100.0));
+    for _ in 0..2 {
+        trials.push(trial(&trials, 32, 3, 100.0, Outcome::NotReached));
+    }
+    let choice = next(&spec, &trials, &mut Generator::new(5)).expect("something to run");
+    assert_eq!((choice.batch_size, choice.kind), (32, Kind::Regular));
+}
+
+#[test]
 fn if_nothing_reaches_the_target_all_are_tried_once_and_none_converges() {
     let spec = spec(&[8, 16, 32, 64], 32);
     let trials = play(&spec, 10, 5, |_| (u32::MAX, 10.0));
