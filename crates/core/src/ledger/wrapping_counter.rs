@@ -81,8 +81,7 @@ impl WrappingCounter {
             Advance::Reset => {
                 self.resets += 1;
                 self.metered.lost += 1;
-                // The energy before the reset is unknown; the energy of the new reading was used after the reset.
-                (counter_uj, false)
+                (used_since_reset(counter_uj, span), false)
             }
         };
         // Rounding the counter's own readings, and not the increase, lets another daemon continue without a difference.
@@ -174,6 +173,12 @@ fn advance(before: u64, now: u64, range: Option<u64>, span: Seconds) -> Advance 
 }
 
 #[expect(clippy::cast_precision_loss, reason = "compared with a coarse bound")]
+/// Returns the energy since a reset in the last `span`: the new reading, or zero if so much cannot have been used; then the
+/// counter did not begin anew at zero. The energy before the reset is unknown.
+fn used_since_reset(counter_uj: u64, span: Seconds) -> u64 {
+    if is_implausible(counter_uj, span) { 0 } else { counter_uj }
+}
+
 fn is_implausible(used_uj: u64, span: Seconds) -> bool {
     Joules::new(used_uj as f64 / 1e6) > MAX_PLAUSIBLE_POWER * span.max(MIN_SPAN)
 }
@@ -190,12 +195,13 @@ pub fn whole_millijoules(counter_uj: u64) -> Millijoules {
 
 /// Returns a lower bound of the energy between an earlier daemon's last reading `before` and this daemon's first
 /// reading `now`, after the time `span`: the counter may have wrapped several times. After a reset, the energy is the
-/// new reading.
+/// new reading, unless that is implausible.
 pub fn min_energy_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
-    match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
-        Advance::Forward(used) | Advance::Wrap(used) => whole_millijoules(used),
-        Advance::Reset => now,
-    }
+    let now_uj = now.get().saturating_mul(1000);
+    whole_millijoules(match advance(before.get().saturating_mul(1000), now_uj, range_uj, span) {
+        Advance::Forward(used) | Advance::Wrap(used) => used,
+        Advance::Reset => used_since_reset(now_uj, span),
+    })
 }
 
 #[cfg(test)]
@@ -223,6 +229,13 @@ mod tests {
         // Without a range, a decrease cannot be a wrap.
         meter.observe(at(3.0), 1_000_000, None);
         assert_eq!((meter.metered().gap, meter.resets()), (Millijoules::new(8_000), 2));
+        // 200 kJ within a second cannot have been used since a reset.
+        let mut meter = WrappingCounter::default();
+        meter.observe(at(0.0), 200_000_000_001, Some(RANGE));
+        meter.observe(at(1.0), 200_000_000_000, Some(RANGE));
+        assert_eq!((meter.metered().total(), meter.metered().lost), (Millijoules::ZERO, 1));
+        meter.observe(at(2.0), 200_100_000_000, Some(RANGE));
+        assert_eq!(meter.metered().counter, Millijoules::new(100_000));
     }
 
     #[test]
