@@ -54,9 +54,10 @@ pub fn next_set_point(
     let Some(applied) = applied.filter(|applied| applied.setting.len() == wanted.len()) else { return Some(fresh()) };
     let trains = *activity == JobActivity::Training && applied.activity == JobActivity::Training;
     if applied.setting == *wanted {
-        return Some(AppliedSetPoint { activity: *activity, ..applied.clone() });
+        return Some(AppliedSetPoint { activity: *activity, ramping: false, ..applied.clone() });
     }
-    if applied.ramping && now - applied.since < STEP {
+    // A step that began later than now began before the clock was set back.
+    if applied.ramping && (TimeDelta::zero()..STEP).contains(&(now - applied.since)) {
         return Some(AppliedSetPoint { activity: *activity, ..applied.clone() });
     }
     if trains && !applied.ramping {

@@ -277,6 +277,10 @@ fn set_points_dwell_and_ramp_in_steps() {
     }
     assert_eq!(log, [(1190, 380.0), (1250, 360.0), (1310, 350.0)]);
     assert!(!applied.ramping);
+    // A step whose time lies ahead, because the clock was set back, does not wait for that time.
+    let ahead = AppliedSetPoint { setting: set(380.0), since: at(5000.0), ramping: true, ..applied };
+    assert_eq!(next(Some(&ahead), &slow, 1500.0, &ramped).setting, set(360.0));
+    assert!(!next(Some(&AppliedSetPoint { setting: set(350.0), ..ahead }), &slow, 1500.0, &ramped).ramping);
 }
 
 #[test]
