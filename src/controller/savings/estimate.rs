@@ -322,7 +322,7 @@ impl Estimate<'_> {
         if !(reported.is_finite() && reported < 1.1) {
             return Err("the ledger does not cover the time between its first report and its last".into());
         }
-        if recorded.unknown > Joules::ZERO {
+        if recorded.unknown + before.unknown + between.unknown > Joules::ZERO {
             return Err("the carbon intensity is unknown for a part of the job's time".into());
         }
         let completed = CompletedWork {
