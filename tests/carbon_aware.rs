@@ -179,6 +179,14 @@ async fn clients_of_the_sdk_are_answered_in_its_shapes() {
         ("/emissions/forecasts/current?location=DE&windowSize=x", 400, Some("windowSize")),
         ("/emissions/forecasts/current?location=DE&dataStartAt=2001-01-01", 400, Some("dataStartAt")),
         ("/emissions/bylocation?location=DE&time=soon", 400, Some("time")),
+        // The first and last times that can be written: adding an hour is impossible.
+        ("/emissions/bylocation?location=DE&time=%2B262142-12-31T23:59:59Z", 400, Some("time")),
+        ("/emissions/bylocation?location=DE&time=-262143-01-01T00:00:00Z&toTime=2026-01-01", 400, Some("time")),
+        (
+            "/emissions/average-carbon-intensity?location=DE&startTime=2026-01-01&endTime=%2B262142-12-31",
+            400,
+            Some("endTime"),
+        ),
         ("/emissions/bylocation?location=DE&toTime=2026-01-01", 400, Some("time")),
         ("/emissions/bylocations?location=DE&location=FR", 400, Some("location")),
         ("/emissions/average-carbon-intensity?location=DE", 400, Some("startTime")),

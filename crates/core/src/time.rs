@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Datelike as _, TimeDelta, Utc};
 
 use crate::units::Seconds;
 
@@ -45,6 +45,12 @@ impl Now {
     pub fn back_to(self, earlier: Monotonic) -> Self {
         Self { utc: self.utc - self.monotonic.since(earlier).to_delta(), monotonic: earlier }
     }
+}
+
+/// Returns true if a time lies in the years 1970 to 2999. Other times in requests are mistakes, and adding to the last or
+/// first possible ones panics.
+pub fn is_usable(time: DateTime<Utc>) -> bool {
+    (1970..=2999).contains(&time.year())
 }
 
 /// Returns the time `by` after `t`, or the last representable time if the sum would be later.

@@ -6,6 +6,7 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use serde::de::DeserializeOwned;
 
 use super::refusal::SdkProblem;
+use wattune_core::time::is_usable;
 
 /// Maximum number of locations in one request.
 const MOST_LOCATIONS: usize = 64;
@@ -108,8 +109,12 @@ pub(super) fn field(name: &str, text: &str) -> Result<DateTime<Utc>, SdkProblem>
 }
 
 /// Reads a time as ASP.NET does: without a zone it is UTC, and month, day and hour may lack their zero. A `+` that the
-/// client did not encode arrives as a space.
+/// client did not encode arrives as a space. Times far from the present are refused ([`is_usable`]).
 pub(super) fn time(text: &str) -> Option<DateTime<Utc>> {
+    read_time(text).filter(|at| is_usable(*at))
+}
+
+fn read_time(text: &str) -> Option<DateTime<Utc>> {
     let bytes = text.as_bytes();
     let plus = bytes.len().checked_sub(6).filter(|at| bytes[*at] == b' ' && bytes[at + 3] == b':' && *at > 8);
     let mended = plus.and_then(|at| Some(format!("{}+{}", text.get(..at)?, text.get(at + 1..)?)));
@@ -144,6 +149,8 @@ mod tests {
             ("2022-07-19 14:00:00", Some("2022-07-19T14:00:00+00:00")),
             ("2022-07-19", Some("2022-07-19T00:00:00+00:00")),
             ("soon", None),
+            ("+262142-12-31T23:59:59.999999999Z", None),
+            ("-262143-01-01T00:00:00Z", None),
             ("2022-13-01", None),
             ("  éé:é", None),
         ];

@@ -15,6 +15,7 @@ use crate::http::shared::Shared;
 use crate::reports::{AuditEntry, audit_csv};
 use crate::store::{AuditPage, AuditQuery};
 use wattune_core::domain::InvalidJob;
+use wattune_core::time::is_usable;
 
 /// The format of the audit log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -65,7 +66,7 @@ impl AuditParams {
 
 fn time(text: &str) -> Result<DateTime<Utc>, InvalidJob> {
     let parsed = DateTime::parse_from_rfc3339(text).map(|time| time.to_utc());
-    parsed.map_err(|_| {
+    parsed.ok().filter(|at| is_usable(*at)).ok_or_else(|| {
         let short: String = text.chars().take(80).collect();
         invalid("since", format!("is {short:?}; give a time in RFC 3339 with its zone, such as 2026-12-01T17:00:00Z"))
     })

@@ -12,6 +12,7 @@ use crate::http::error::Answer;
 use crate::http::extract::{Params, finite, invalid};
 use crate::http::shared::Shared;
 use wattune_core::domain::{InvalidJob, JobName};
+use wattune_core::time::is_usable;
 use wattune_core::units::{Seconds, Watts};
 
 /// The job to start, and how long it may wait.
@@ -80,7 +81,7 @@ fn time(field: &'static str, text: Option<&str>) -> Result<Option<DateTime<Utc>>
     let Some(text) = text else { return Ok(None) };
     // A `+` that the client did not encode arrives as a space.
     let time = text.replace(' ', "+").parse().or_else(|_| text.parse());
-    time.map(Some).map_err(|_| {
+    time.ok().filter(|at| is_usable(*at)).map(Some).ok_or_else(|| {
         let short: String = text.chars().take(40).collect();
         invalid(field, format!("is {short:?}; give a time in RFC 3339, such as 2026-11-26T18:00:00Z"))
     })
