@@ -49,14 +49,20 @@ pub(super) fn processes(proc: &Path) -> Vec<u32> {
     pids
 }
 
+/// Reads the kernel's record of a process. The kernel cuts names after 15 bytes, possibly inside of a character.
+fn stat_of(proc: &Path, pid: u32) -> Option<String> {
+    let bytes = std::fs::read(proc.join(format!("{pid}/stat"))).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Reads the CPU time of one process; `None` if it does not exist.
 pub(super) fn process(proc: &Path, pid: u32) -> Option<Stat> {
-    parse_process(&std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?)
+    parse_process(&stat_of(proc, pid)?)
 }
 
 /// Returns whether a process runs. A process that has ended and only waits for its parent does not run.
 pub(super) fn is_running(proc: &Path, process: Process) -> bool {
-    let Ok(text) = std::fs::read_to_string(proc.join(format!("{}/stat", process.pid))) else { return false };
+    let Some(text) = stat_of(proc, process.pid) else { return false };
     let has_ended = text.rfind(')').is_some_and(|at| text[at + 1..].trim_start().starts_with(['Z', 'X']));
     !has_ended && parse_process(&text).is_some_and(|stat| stat.start == process.start)
 }

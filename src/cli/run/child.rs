@@ -55,6 +55,12 @@ impl Signals {
         }
     }
 
+    /// Returns the exit code that belongs to a signal that has asked this process to end; `None` if none has.
+    pub(super) fn has_ended(&mut self) -> Option<u8> {
+        let received = std::iter::from_fn(|| self.received.try_recv().ok());
+        received.map(|origin| origin.signal).find(|number| is_ending(*number)).map(of_signal)
+    }
+
     /// Waits for a signal that asks this process to end, and returns the exit code that belongs to it.
     pub(super) async fn ending(&mut self) -> u8 {
         loop {
@@ -154,8 +160,8 @@ pub(super) fn children() -> Vec<i32> {
     let parent = |stat: &str| stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let found = processes.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = stat_of(pid)?;
         (parent(&stat) == Some(own) && !is_dead(&stat)).then_some(pid)
     });
     found.collect()
@@ -163,7 +169,13 @@ pub(super) fn children() -> Vec<i32> {
 
 /// Returns whether a process runs. A zombie (a process that has ended and was not collected) does not run.
 pub(super) fn is_running(pid: u64) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !is_dead(&stat))
+    stat_of(pid).is_some_and(|stat| !is_dead(&stat))
+}
+
+/// Reads the kernel's record of a process. The name in it may end inside of a character.
+fn stat_of(pid: impl std::fmt::Display) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn is_dead(stat: &str) -> bool {
@@ -175,11 +187,10 @@ pub(super) fn collect() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// Sends a signal to a process.
-pub(super) fn send(pid: i32, number: i32) {
-    if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(number)) {
-        let _ = kill_process(pid, signal);
-    }
+/// Sends a signal to a process. Returns false if that failed.
+pub(super) fn send(pid: i32, number: i32) -> bool {
+    let target = Pid::from_raw(pid).zip(Signal::from_named_raw(number));
+    target.is_some_and(|(pid, signal)| kill_process(pid, signal).is_ok())
 }
 
 /// Returns true if a signal asks this process to end.
