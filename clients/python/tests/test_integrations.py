@@ -12,6 +12,7 @@ import pytest
 
 from fake_daemon import FakeDaemon
 from test_job import until
+from wattune.integrations._promises import kept
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -32,6 +33,14 @@ def ended_with(daemon: FakeDaemon, samples: float) -> None:
     """Checks that all jobs are ended, the last one with this count."""
     until(lambda: all(job["ended_at"] for job in daemon.jobs.values()))
     assert list(daemon.jobs.values())[-1]["samples"] == samples
+
+
+def test_promises_that_need_the_work_are_dropped_where_it_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"deadline": "2030-01-01T00:00:00Z", "carbon_budget_g": 5.0, "pausable": True, "eta": 0.5}
+    assert kept(given, 10.0) == given
+    assert kept(given, None) == {"pausable": False, "eta": 0.5}
+    assert kept({**given, "max_slowdown": 0.1}, None) == {"pausable": True, "eta": 0.5, "max_slowdown": 0.1}
+    assert "deadline is not promised" in caplog.text
 
 
 # Hugging Face.

@@ -8,11 +8,15 @@ import pickle
 import socket as sockets
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import wattune
 from fake_daemon import FakeDaemon
+from wattune._gpus import Selection
+from wattune._session import Session
 
 
 def test_registers_reports_and_ends(daemon: FakeDaemon, sock: str) -> None:
@@ -129,6 +133,40 @@ def test_a_registration_whose_answer_is_lost_is_found(daemon: FakeDaemon, sock: 
         assert len(daemon.jobs) == 1
         job.step(3)
         assert daemon.wait_for("POST", "/progress")[-1]["samples"] == 3
+
+
+def test_the_job_of_another_process_is_not_taken_for_an_own_one() -> None:
+    session = SimpleNamespace(_daemon=SimpleNamespace(shares_pids=lambda: True))
+    own: dict[str, Any] = {"gpus": ["GPU-0a"], "processes": {"pids": [os.getpid()]}}
+    cases: list[tuple[dict[str, Any], tuple[int | str, ...], bool]] = [
+        (own, ("GPU-0",), True),
+        ({**own, "processes": {"pids": [1]}}, ("GPU-0",), False),
+        ({**own, "processes": None}, (0,), True),
+        ({**own, "gpus": ["GPU-1a"]}, ("GPU-0",), False),
+        ({**own, "gpus": ["GPU-0a", "GPU-1a"]}, ("GPU-0",), False),
+    ]
+    for found, gpus, expected in cases:
+        assert Session._may_be_own(cast("Session", session), found, Selection(gpus)) is expected, (found, gpus)
+
+
+def test_a_fault_in_one_dialogue_leaves_the_others_alone(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Session.serve
+
+    def serve(self: Session) -> float:
+        if self.spec.name == "faulty":
+            raise ZeroDivisionError("a fault")
+        return served(self)
+
+    monkeypatch.setattr(Session, "serve", serve)
+    faulty = wattune.job("faulty", gpus=[0], socket=sock).start()
+    with wattune.job("sound", gpus=[1], socket=sock, interval_s=0.05) as sound:
+        sound.step(3)
+        daemon.wait_for("POST", "/progress")
+    faulty.end()
+    daemon.wait_for("DELETE", f"/{sound.id}")
+    assert "a fault" in caplog.text
 
 
 def test_a_conflict_says_what_to_do_and_is_tried_again(

@@ -48,6 +48,16 @@ def test_readings_are_brought_to_the_time_of_the_call(daemon: FakeDaemon, sock: 
     assert measured.gpu_energy[0] == 0.0
 
 
+def test_a_gpu_without_a_reading_is_no_error(daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = daemon.gpus
+    monkeypatch.setattr(daemon, "gpus", lambda: [{**gpu, "energy_age_s": None} for gpu in listed()])
+    daemon.power_w = 0.0
+    monitor = ZeusMonitor(socket=sock)
+    monitor.begin_window("a")
+    daemon.energy_j = [1020.0, 1010.0]
+    assert monitor.end_window("a").gpu_energy == {0: 20.0, 1: 10.0}
+
+
 def test_indices_count_what_cuda_sees(daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon.power_w = 0.0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

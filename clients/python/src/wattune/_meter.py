@@ -81,7 +81,7 @@ class Meter:
         status = self._status(timeout_s)
         # The daemon wrote its answer between the request and now.
         answered_in = (time.monotonic() - begun) / 2.0
-        gpus = {gpu["uuid"]: _energy(gpu, gpu.get("energy_age_s", 0.0) - answered_in) for gpu in status["gpus"]}
+        gpus = {gpu["uuid"]: _energy(gpu, _age(gpu) - answered_in) for gpu in status["gpus"]}
         if any("energy_age_s" not in gpu for gpu in status["gpus"]):
             gpus = self._at_next_tick(begun, status["gpus"], timeout_s)
         zones = (status.get("cpu") or {}).get("zones", [])
@@ -90,12 +90,12 @@ class Meter:
         for zone in zones:
             number = zone["zone"].rpartition("-")[2]
             if zone["kind"] == "dram" and zone.get("energy_j") is not None and number.isdigit():
-                dram[int(number)] = _energy(zone, zone.get("energy_age_s", 0.0) - answered_in)
+                dram[int(number)] = _energy(zone, _age(zone) - answered_in)
         carbon = status.get("carbon") or {}
         return Reading(
             at=begun,
             gpus=gpus,
-            packages=[_energy(zone, zone.get("energy_age_s", 0.0) - answered_in) for zone in packages],
+            packages=[_energy(zone, _age(zone) - answered_in) for zone in packages],
             dram=dram,
             intensity_g_per_kwh=carbon.get("intensity_g_per_kwh", carbon.get("planned_with_g_per_kwh")),
             zone=carbon.get("zone"),
@@ -175,6 +175,11 @@ class Totals:
         self.dram_kwh += dram
         intensity = now.intensity_g_per_kwh if forced is None else forced
         self.kg += (gpu + cpu + dram) * (intensity or 0.0) / 1000.0
+
+
+def _age(device: Mapping[str, Any]) -> float:
+    """Returns the seconds since a device's reading; zero if there was none yet."""
+    return float(device.get("energy_age_s") or 0.0)
 
 
 def _energy(device: Mapping[str, Any], later_s: float) -> Energy:

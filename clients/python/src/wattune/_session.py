@@ -205,10 +205,20 @@ class Session:
         listing = self._request("GET", "/v1/jobs")
         for job in listing.body if listing.ok else ():
             same = job["name"] == self.spec.name and job.get("samples") is None
-            if same and len(job["gpus"]) == len(selection.gpus) and unix(job["registered_at"]) >= since - 1.0:
+            same = same and self._may_be_own(job, selection)
+            if same and unix(job["registered_at"]) >= since - 1.0:
                 self._adopt(job)
                 return True
         return False
+
+    def _may_be_own(self, job: dict[str, Any], selection: _gpus.Selection) -> bool:
+        """Returns False for a job of other GPUs or of another process, such as another run of a sweep."""
+        pids = (job.get("processes") or {}).get("pids")
+        if pids and self._daemon.shares_pids() and os.getpid() not in pids:
+            return False
+        uuids = [gpu for gpu in selection.gpus if isinstance(gpu, str) and gpu.startswith("GPU-")]
+        named = all(any(known.startswith(gpu) for known in job["gpus"]) for gpu in uuids)
+        return named and len(job["gpus"]) == len(selection.gpus)
 
     def _adopt(self, job: dict[str, Any]) -> None:
         """Makes a job of the daemon this session's."""

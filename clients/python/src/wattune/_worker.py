@@ -25,6 +25,9 @@ _log = logging.getLogger("wattune")
 LEAVE_S = 0.025
 EXIT_S = 0.015
 
+# The wait before another attempt to serve a dialogue in which a fault occurred.
+FAULT_S = 10.0
+
 
 class Dialogue(Protocol):
     """What the thread serves."""
@@ -50,6 +53,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._daemons: dict[tuple[Address, ...], Daemon] = {}
         self._in_vain_at: float | None = None
+        self._has_failed = False
 
     def daemon(self, addresses: Sequence[Address]) -> Daemon:
         """Returns the daemon at these addresses, the same one for all jobs of the process."""
@@ -119,7 +123,16 @@ class Worker:
             for dialogue in due:
                 with self._lock:
                     self._dialogues[dialogue] = math.inf
-                delay = dialogue.serve()
+                try:
+                    delay = dialogue.serve()
+                except Exception:  # noqa: BLE001
+                    # One dialogue's fault must not silence the others, and a training must never see it.
+                    if not self._has_failed:
+                        _log.exception("a fault in wattune's background thread; it tries again every %g s", FAULT_S)
+                    self._has_failed = True
+                    delay = FAULT_S
+                    if dialogue.ending.is_set():
+                        dialogue.done.set()
                 with self._lock:
                     if dialogue.done.is_set():
                         del self._dialogues[dialogue]

@@ -278,7 +278,7 @@ class EmissionsTracker:
                 if not self._gpus:
                     self._gpus = self._find_gpus()
                 reading = self._meter.read()
-            except (Unreachable, Unresolved) as error:
+            except (Unreachable, Unresolved, KeyError, TypeError, ValueError) as error:
                 if not self._warned:
                     self._warned = True
                     _log.warning("emissions are unknown while the wattune daemon does not answer: %s", error)

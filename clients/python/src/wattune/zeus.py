@@ -231,11 +231,11 @@ class ZeusMonitor:
     def _read(self) -> Reading | None:
         try:
             return self._meter.read()
-        except Unreachable as error:
+        except (Unreachable, KeyError, TypeError, ValueError) as error:
             self._warn(error)
             return None
 
-    def _warn(self, error: Unreachable) -> None:
+    def _warn(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
             _log.warning("no wattune daemon answers (%s); energies are not a number. `wattune serve` starts one", error)

@@ -17,6 +17,7 @@ from .._factory import job
 from .._job import Job
 from .._summary import Summary
 from ._distributed import of_rank_0
+from ._promises import kept
 
 __all__ = ["WattuneCallback"]
 
@@ -63,13 +64,14 @@ class WattuneCallback(TrainerCallback):
         self._samples_per_step = args.train_batch_size * args.gradient_accumulation_steps * self._processes
         self._step = state.global_step
         steps = state.max_steps - state.global_step
+        total = steps * self._samples_per_step if steps > 0 else None
         self.job = job(
             self._name or _name_of(args, kwargs.get("model")),
-            total_samples=steps * self._samples_per_step if steps > 0 else None,
+            total_samples=total,
             batch_size=self._samples_per_step,
             # The count is that of all processes already.
             world_size=1,
-            **self._arguments,
+            **kept(self._arguments, total),
         ).start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ from keras.callbacks import Callback
 from .._factory import job
 from .._job import Job
 from .._summary import Summary
+from ._promises import kept
 
 __all__ = ["WattuneCallback"]
 
@@ -67,11 +68,12 @@ class WattuneCallback(Callback):
         """Registers the job."""
         self._end()
         self._batch = -1
+        total = self._total()
         self.job = job(
             self._name or str(getattr(self.model, "name", None) or "keras")[:128],
-            total_samples=self._total(),
+            total_samples=total,
             batch_size=self._batch_size,
-            **self._arguments,
+            **kept(self._arguments, total),
         ).start()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -91,7 +93,8 @@ class WattuneCallback(Callback):
             epochs = (self.params or {}).get("epochs")
             if epochs and self._batch >= 0:
                 done = epoch + 1 - self._initial_epoch
-                self.job.total_samples = self.job.samples / done * (epochs - self._initial_epoch)
+                if done > 0 and epochs > self._initial_epoch:
+                    self.job.total_samples = self.job.samples / done * (epochs - self._initial_epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Ends the job."""

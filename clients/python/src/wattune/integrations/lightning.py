@@ -21,6 +21,7 @@ except ImportError:  # the package's older name
 from .._factory import job
 from .._job import Job
 from .._summary import Summary
+from ._promises import kept
 
 __all__ = ["WattuneCallback"]
 
@@ -68,13 +69,14 @@ class WattuneCallback(Callback):
             self.job = None
             return
         batches = _batches_left(trainer)
-        arguments = dict(self._arguments)
+        total = None if batches is None else batches * self._samples_per_batch
+        arguments = kept(self._arguments, total)
         devices = _cuda_devices(trainer)
         if devices:
             arguments.setdefault("gpus", devices)
         self.job = job(
             self._name or type(pl_module).__name__,
-            total_samples=None if batches is None else batches * self._samples_per_batch,
+            total_samples=total,
             batch_size=self._samples_per_batch * max(int(trainer.accumulate_grad_batches), 1),
             # The count is that of all processes already.
             world_size=1,
