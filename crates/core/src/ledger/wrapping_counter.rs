@@ -172,13 +172,13 @@ fn advance(before: u64, now: u64, range: Option<u64>, span: Seconds) -> Advance 
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "compared with a coarse bound")]
 /// Returns the energy since a reset in the last `span`: the new reading, or zero if so much cannot have been used; then the
 /// counter did not begin anew at zero. The energy before the reset is unknown.
 fn used_since_reset(counter_uj: u64, span: Seconds) -> u64 {
     if is_implausible(counter_uj, span) { 0 } else { counter_uj }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "compared with a coarse bound")]
 fn is_implausible(used_uj: u64, span: Seconds) -> bool {
     Joules::new(used_uj as f64 / 1e6) > MAX_PLAUSIBLE_POWER * span.max(MIN_SPAN)
 }
