@@ -118,6 +118,10 @@ impl Course<'_> {
             if let Some(why) = held.take() {
                 self.say(&describe_start(why, &self.guide.wish(), is_acknowledged));
             }
+            // The user gave up while the daemon or Slurm was asked.
+            if let Some(code) = self.signals.has_ended() {
+                return if resumed == before.unwrap_or(0) { Ended::NotStarted(code) } else { Ended::Done(code) };
+            }
             let job = self.guide.wish().job;
             let started = match self.launcher.start(job.as_deref(), resumed) {
                 Ok(started) => started,
@@ -271,18 +275,22 @@ impl Course<'_> {
     /// them. Returns true if the user ended the job meanwhile.
     async fn end_the_rest(&mut self, stops: Stops) -> bool {
         let left = children();
-        left.iter().for_each(|pid| child::send(*pid, stops.signal));
+        for pid in &left {
+            let _ = child::send(*pid, stops.signal);
+        }
         let until = Instant::now() + stops.grace;
         while !children().is_empty() {
             tokio::select! {
-                () = sleep(CHECK_EVERY / 10) => {}
-                origin = self.signals.next() => {
-                    left.iter().for_each(|pid| child::send(*pid, origin.signal));
-                    if is_ending(origin.signal) {
-                        return true;
-                    }
-                }
+                           () = sleep(CHECK_EVERY / 10) => {}
+                           origin = self.signals.next() => {
+                               for pid in &left {
+            let _ = child::send(*pid, origin.signal);
             }
+                               if is_ending(origin.signal) {
+                                   return true;
+                               }
+                           }
+                       }
             child::collect();
             if Instant::now() >= until {
                 self.say(&format!("processes of the command still run: {:?}", children()));

@@ -118,10 +118,12 @@ fn places() -> Vec<PathBuf> {
     runtime.into_iter().chain([std::env::temp_dir(), "/tmp".into()]).filter(fits).collect()
 }
 
-/// Returns the namespace of process ids of this process, as part of a file name: another container's processes, which
-/// may share the directory, are unknown here.
-fn namespace() -> u64 {
-    pid_namespace().unwrap_or_default()
+/// Returns the machine's boot and the namespace of process ids of this process, as part of a file name: processes of
+/// another machine or container, which may share the directory, are unknown here.
+fn namespace() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot: String = boot.chars().take_while(|c| *c != '-').collect();
+    format!("{boot}.{}", pid_namespace().unwrap_or_default())
 }
 
 /// Removes the folders of this user's runs whose processes are gone.

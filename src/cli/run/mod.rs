@@ -66,12 +66,15 @@ const KEY_EVERY: Duration = Duration::from_secs(1);
 /// Time that a command has to save and exit, as a multiple of the time that it takes to save, and at least.
 const GRACES: f64 = 3.0;
 const SHORTEST_GRACE_S: f64 = 60.0;
+const LONGEST_GRACE_S: f64 = 86_400.0;
 /// Time in seconds that a command is assumed to take to save, if no flag states it.
 const CHECKPOINT_S: f64 = 120.0;
 /// Lease of a job whose lease the daemon does not state.
 const USUAL_LEASE: Duration = Duration::from_secs(60);
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
+/// Exit code of a command whose batch script Slurm starts again later (`EX_TEMPFAIL`): the rest of the script is not to run.
+const REQUEUED: u8 = 75;
 /// Exit code for wrong use.
 const WRONG_USE: u8 = 2;
 
@@ -129,7 +132,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         say_what_has_passed(&registration, latest.as_ref(), &now);
     }
     let stops = registration.suspend().map(|(signal, checkpoint_s)| {
-        let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).max(SHORTEST_GRACE_S);
+        let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).clamp(SHORTEST_GRACE_S, LONGEST_GRACE_S);
         Stops { signal: offers::number_of(signal).unwrap_or(15), grace: Duration::from_secs_f64(grace) }
     });
     if stops.is_some() {
@@ -195,7 +198,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let wall_s = (shared_monotonic() - begun).get();
     let exit_code = match ended {
         Ended::Done(code) | Ended::NotStarted(code) => code,
-        Ended::Requeued => 0,
+        Ended::Requeued => REQUEUED,
     };
     let summary = Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal };
     if let Some(text) = summary.text().filter(|_| !args.quiet && matches!(ended, Ended::Done(_))) {

@@ -166,18 +166,25 @@ impl Origin {
     async fn forward(self, mut waiting: mpsc::Receiver<Bytes>) {
         let mut has_complained = false;
         while let Some(post) = waiting.recv().await {
-            if !self.send_repeatedly(&post).await && !std::mem::replace(&mut has_complained, true) {
+            if !self.send_repeatedly(post, &mut waiting).await && !std::mem::replace(&mut has_complained, true) {
                 say(&format!("the job's status cannot be forwarded to {}", self.url));
             }
         }
     }
 
-    /// Sends one post, again if that fails; returns false if all attempts failed.
-    async fn send_repeatedly(&self, post: &Bytes) -> bool {
+    /// Sends a post, again if that fails: once no more posts can come, the last one in place of those before it, since each
+    /// has the whole status. Returns false if all attempts failed.
+    async fn send_repeatedly(&self, mut post: Bytes, waiting: &mut mpsc::Receiver<Bytes>) -> bool {
         for pause in ATTEMPTS {
             tokio::time::sleep(pause).await;
             if self.send(post.clone()).await {
                 return true;
+            }
+            // The command has ended, and little time is left for its last post.
+            while waiting.is_closed()
+                && let Ok(newer) = waiting.try_recv()
+            {
+                post = newer;
             }
         }
         false

@@ -15,6 +15,7 @@ use super::due::{Due, Reading, time_of};
 use super::wish::Stage;
 use crate::cli::slurm::facts::LABELS;
 use crate::cli::values::name_flag;
+use wattune_core::domain::{JobName, JobSpec, legible};
 use wattune_core::units::Seconds;
 
 /// Keys of a job file, which are those of `POST /v1/jobs`.
@@ -109,13 +110,16 @@ impl Registration {
         if let Some(tags) = tags.as_object_mut() {
             tags.extend(args.tags.iter().map(|(key, value)| (key.clone(), Value::from(value.clone()))));
             for (key, value) in slurm_tags(&variable) {
-                tags.entry(key).or_insert(Value::from(value));
+                // The user's own tags come first.
+                if tags.len() < JobSpec::MOST_TAGS {
+                    tags.entry(key).or_insert(Value::from(value));
+                }
             }
         }
         if !body.contains_key("name") {
-            let name = variable("SLURM_JOB_NAME").filter(|name| !name.trim().is_empty());
-            let name = name.unwrap_or_else(|| name_of(&args.command));
-            body.insert("name".into(), shortened(name.trim(), LONGEST_NAME).into());
+            let of_slurm = variable("SLURM_JOB_NAME").and_then(|name| accepted_name(&name));
+            let name = of_slurm.or_else(|| accepted_name(&name_of(&args.command)));
+            body.insert("name".into(), name.unwrap_or_else(|| "job".into()).into());
         }
         let batch_size = body.get("batch_size").and_then(Value::as_u64);
         let gives_gpus = body.contains_key("gpus");
@@ -241,9 +245,16 @@ fn slurm_tags(variable: &impl Fn(&str) -> Option<String>) -> BTreeMap<String, St
     let number: [(&str, &[&str]); 1] = [("slurm_job_id", &["SLURM_JOB_ID"])];
     let tag = |(tag, names): (&str, &[&str])| {
         let value = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
-        Some((tag.to_owned(), shortened(&value, LONGEST_VALUE)))
+        Some((tag.to_owned(), shortened(&legible(&value), LONGEST_VALUE)))
     };
     LABELS.into_iter().chain(number).filter_map(tag).collect()
+}
+
+/// Returns a name that the daemon accepts, as similar to this text as possible; `None` if there is none.
+fn accepted_name(text: &str) -> Option<String> {
+    let name = shortened(legible(text.trim()).trim(), LONGEST_NAME).trim().to_owned();
+    let is_accepted = JobName::new(name.clone()).and_then(JobName::require_visible).is_ok();
+    is_accepted.then_some(name)
 }
 
 /// Returns the beginning of a text with at most this number of bytes.
@@ -352,6 +363,20 @@ mod tests {
         );
         assert_eq!(body(&["--", "python", "t.py"], &slurm)["name"], "n");
         assert_eq!(body(&["--", "python", "t.py"], &[]), json!({"name": "t", "objective": {}, "tags": {}}));
+    }
+
+    #[test]
+    fn values_of_the_environment_are_made_acceptable() {
+        let invisible = [("SLURM_JOB_ID", "77"), ("SLURM_JOB_NAME", "a\tb"), ("SLURM_JOB_ACCOUNT", "c\u{200b}d")];
+        let found = body(&["--", "python", "t.py"], &invisible);
+        assert_eq!((&found["name"], &found["tags"]["account"]), (&json!("a\u{fffd}b"), &json!("c\u{fffd}d")));
+        assert_eq!(body(&["--", "python", "a\u{ad}b.py"], &[])["name"], "a\u{fffd}b");
+        // A name may have no blank but the common one.
+        assert_eq!(body(&["--", "python", "a\u{a0}b.py"], &[("SLURM_JOB_NAME", " ")])["name"], "job");
+        let flags: Vec<String> = (0..16).flat_map(|n| ["--tag".to_owned(), format!("t{n}=x")]).collect();
+        let line: Vec<&str> = flags.iter().map(String::as_str).chain(["--", "true"]).collect();
+        let tags = body(&line, &invisible)["tags"].as_object().expect("an object").clone();
+        assert!(tags.len() == 16 && !tags.contains_key("account"), "{tags:?}");
     }
 
     #[test]
