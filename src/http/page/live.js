@@ -6,9 +6,22 @@ const LONGEST_WAIT_MS = 10000;
 
 const TOKEN = "wattune-token";
 
+/** Returns a storage of the browser, or one of this page alone if the browser denies access to site data. */
+const storageOf = (name) => {
+  try {
+    return window[name];
+  } catch {
+    const kept = new Map();
+    return { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value) };
+  }
+};
+
+const session = storageOf("sessionStorage");
+const lasting = storageOf("localStorage");
+
 /** Sends a request. All requests go through here, and it only reads. */
 const ask = (path, signal) => {
-  const secret = sessionStorage.getItem(TOKEN);
+  const secret = session.getItem(TOKEN);
   const headers = secret ? { authorization: `Bearer ${secret}` } : {};
   return fetch(path, { headers, signal, cache: "no-store", credentials: "omit", redirect: "error" });
 };

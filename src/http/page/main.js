@@ -27,12 +27,12 @@ const showTheme = (theme) => {
 };
 
 const setUpTheme = () => {
-  let theme = localStorage.getItem(THEME);
+  let theme = lasting.getItem(THEME);
   if (!THEMES.includes(theme)) theme = "system";
   showTheme(theme);
   byId("theme").addEventListener("click", () => {
     theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    localStorage.setItem(THEME, theme);
+    lasting.setItem(THEME, theme);
     showTheme(theme);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => timeline.repaint());
@@ -159,7 +159,7 @@ const onEvent = ({ event, data }) => {
 
 const onState = (state, why) => {
   byId("token").hidden = state !== "locked";
-  if (state === "locked") byId("refused").textContent = sessionStorage.getItem(TOKEN) ? "The token was refused." : "";
+  if (state === "locked") byId("refused").textContent = session.getItem(TOKEN) ? "The token was refused." : "";
   if (state === page.link.state && why === page.link.why) return;
   const spoken = { live: "Connected to the daemon.", lost: "The connection to the daemon is lost.", locked: "The daemon requires an access token." };
   if (state !== page.link.state) {
@@ -177,7 +177,7 @@ setUpTheme();
 const tryAgain = listen(onEvent, onState);
 byId("token").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(TOKEN, byId("secret").value.trim());
+  session.setItem(TOKEN, byId("secret").value.trim());
   byId("secret").value = "";
   tryAgain();
 });
