@@ -100,6 +100,38 @@ async fn jobs_bend_together_for_a_budget_and_say_when_it_cannot_be_kept() {
     assert!(daemon.problems().await.contains("the node's carbon budget until "));
 }
 
+#[tokio::test]
+async fn the_budget_of_a_job_covers_the_earlier_jobs_that_it_continues() {
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let carbon = forecast_file(&state, 3600, 30, |_| 400.0);
+    let daemon = start(&driver, state.path(), &carbon, "").await;
+    let job = |budget: f64| {
+        json!({"name": "a", "gpus": [0], "work": {"total_samples": 1_000_000}, "lease_s": 1, "key": "k",
+               "objective": {"max_slowdown": 0.5, "carbon_budget_g": budget}})
+    };
+    let first = daemon.register(&job(1000.0)).await;
+    let emitted = eventually("emissions", LONG, async || {
+        daemon.post(&format!("/v1/jobs/{first}/lease"), &json!({})).await.expect(200);
+        let account = daemon.get(&format!("/v1/jobs/{first}/emissions")).await.expect(200);
+        account["carbon_g"].as_f64().filter(|grams| *grams > 0.01)
+    })
+    .await;
+    eventually("the lease's end", LONG, async || {
+        daemon.get("/v1/jobs").await.expect(200).as_array().is_some_and(Vec::is_empty).then_some(())
+    })
+    .await;
+    for (budget, broken) in [(1000.0, 0), (emitted / 2.0, 1)] {
+        let next = daemon.register(&job(budget)).await;
+        let view = daemon.get(&format!("/v1/jobs/{next}")).await.expect(200);
+        assert_eq!(view["broken_promises"], broken, "{view:#}");
+        eventually("the lease's end", LONG, async || {
+            daemon.get("/v1/jobs").await.expect(200).as_array().is_some_and(Vec::is_empty).then_some(())
+        })
+        .await;
+    }
+}
+
 #[test]
 fn the_doctor_says_what_is_asked_of_the_node_and_whether_it_can_be_kept() {
     let driver = FakeDriver::new(&[gpu(), gpu()]);

@@ -10,7 +10,7 @@ use crate::store::Absence;
 use wattune_core::domain::{Activity, Continuation, Objective, Offers, StartOffer, StopCosts, SuspendOffer};
 use wattune_core::plan::JobActivity;
 use wattune_core::time::Now;
-use wattune_core::units::{Samples, Seconds, Watts};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Samples, Seconds, Watts};
 
 /// Time after which a job that does not suspend although it is asked counts as unable to: this factor times the
 /// expected checkpoint time, and `PATIENCE` more.
@@ -64,6 +64,11 @@ impl Job {
     /// Returns the samples that earlier jobs with the same key completed.
     pub(crate) fn done_before(&self) -> Samples {
         self.spec.offers.continues.as_ref().map_or(Samples::ZERO, |earlier| earlier.done)
+    }
+
+    /// Returns the emissions of the GPUs of earlier jobs with the same key.
+    pub(crate) fn emitted_before(&self) -> GramsCo2e {
+        self.spec.offers.continues.as_ref().map_or(GramsCo2e::ZERO, |earlier| earlier.emitted)
     }
 
     /// Returns the latest start of a held job; `None` for others.
@@ -169,8 +174,9 @@ impl Job {
             return Offers::default();
         }
         let first = own.continues.as_ref().map(|before| before.first().clone());
-        let continues =
-            Some(Continuation { job: self.id.clone(), asked_at: self.asked_at(), done: self.done_before(), first });
+        let emitted = self.emitted_before() + self.emissions.sum().estimate(GramsPerKwh::ZERO);
+        let (job, asked_at, done) = (self.id.clone(), self.asked_at(), self.done_before());
+        let continues = Some(Continuation { job, asked_at, done, emitted, first });
         Offers { key: own.key.clone(), start: None, suspend: own.suspend.clone().filter(|_| may_suspend), continues }
     }
 

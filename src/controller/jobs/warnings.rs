@@ -40,9 +40,10 @@ impl Job {
     }
 
     /// Returns the promises that the job broke, in one sentence each, given that it ended at `ended_at` with the
-    /// emissions `carbon`.
+    /// emissions `carbon`, to which those of earlier jobs with the same key are added.
     pub(in crate::controller) fn broken_at_end(&self, ended_at: DateTime<Utc>, carbon: GramsCo2e) -> Vec<String> {
-        let outcome = Outcome { ends_at: Some(ended_at), slowdown: self.final_slowdown(), carbon: Some(carbon) };
+        let carbon = Some(self.emitted_before() + carbon);
+        let outcome = Outcome { ends_at: Some(ended_at), slowdown: self.final_slowdown(), carbon };
         self.judge(&outcome).iter().map(|broken| broken.describe(Circumstance::Ended)).collect()
     }
 
@@ -75,7 +76,7 @@ impl Job {
         Outcome {
             ends_at: needed.map(|needed| later(now.utc, needed.to_delta())),
             slowdown: self.least_slowdown(),
-            carbon: Some(self.emissions.sum().carbon),
+            carbon: Some(self.emitted_before() + self.emissions.sum().carbon),
         }
     }
 }

@@ -81,7 +81,7 @@ impl Job {
                 samples,
                 elapsed,
                 reserve: self.reserve(),
-                carbon: self.emissions.sum().estimate(outlook.reference),
+                carbon: self.emitted_before() + self.emissions.sum().estimate(outlook.reference),
                 past_emissions: self.past_emissions(now, outlook.reference),
             },
             profile,

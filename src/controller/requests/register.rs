@@ -13,14 +13,14 @@ use crate::controller::view::JobView;
 use crate::controller::{ControlError, Controller};
 use crate::store::{Absence, AuditAction, Presence, StoredJob, StoredProgress};
 use wattune_core::domain::{
-    Continuation, Forecast, GpuId, InvalidJob, JobId, JobKey, JobName, JobSpec, Objective, Offers, Owners,
+    Continuation, DeviceKind, Forecast, GpuId, InvalidJob, JobId, JobKey, JobName, JobSpec, Objective, Offers, Owners,
     ProcessSelector, StartOffer, SuspendOffer, Work,
 };
 use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::forecast_id::ForecastId;
 use wattune_core::ledger::presence_entries::{START_RULE, StartRequest};
 use wattune_core::time::later;
-use wattune_core::units::{Samples, Seconds, Watts};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Samples, Seconds, Watts};
 
 /// Request to register a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,8 +94,9 @@ pub enum StartBy {
 
 impl NewOffers {
     /// Returns the offers of a job that is requested at `now`. A job that continues an earlier one keeps the latest start
-    /// of that one.
-    fn at(self, now: DateTime<Utc>, earlier: Option<&StoredJob>) -> Offers {
+    /// of that one. It is given with the emissions of its GPUs.
+    fn at(self, now: DateTime<Utc>, earlier: Option<(&StoredJob, GramsCo2e)>) -> Offers {
+        let (earlier, emitted) = earlier.unzip();
         let inherited = earlier.and_then(|earlier| earlier.spec.offers.start.map(|start| start.latest));
         let start = self.start.map(|new| StartOffer {
             latest: inherited.unwrap_or(match new.by {
@@ -114,7 +115,8 @@ impl NewOffers {
                 earlier.progress.last.map_or(before.map_or(Samples::ZERO, |b| b.done), |l| Samples::new(l.samples));
             let asked_at = before.map_or(earlier.registered_at, |before| before.asked_at);
             let first = before.map(|before| before.first().clone());
-            Continuation { job: earlier.id.clone(), asked_at, done, first }
+            let emitted = emitted.unwrap_or_default() + before.map_or(GramsCo2e::ZERO, |before| before.emitted);
+            Continuation { job: earlier.id.clone(), asked_at, done, emitted, first }
         });
         Offers { key: self.key, start, suspend: self.suspend, continues }
     }
@@ -140,6 +142,10 @@ impl Controller {
         }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref(), &owners).await?;
+        let emitted = match &earlier {
+            Some(earlier) => self.emitted_by(&earlier.id).await?,
+            None => GramsCo2e::ZERO,
+        };
         let replaced = new.replaces.as_ref().and_then(|id| self.jobs.get(id));
         let before = replaced.map(|job| &job.owners).into_iter().chain(earlier.as_ref().map(|job| &job.owners));
         for others in before {
@@ -160,7 +166,7 @@ impl Controller {
             processes: None,
             offers: match inherited {
                 Some(inherited) => inherited,
-                None => new.offers.at(self.now().utc, earlier.as_ref()),
+                None => new.offers.at(self.now().utc, earlier.as_ref().map(|earlier| (earlier, emitted))),
             },
         };
         let mut spec = spec.check()?;
@@ -258,6 +264,14 @@ impl Controller {
             lapsed || presence.suspended_since().is_some() || (presence.is_held() && may_start)
         };
         Ok(earlier.filter(goes_on))
+    }
+
+    /// Returns the emissions of a job's GPUs. Energy without a carbon intensity counts with the mean of the rest.
+    async fn emitted_by(&self, id: &JobId) -> Result<GramsCo2e, ControlError> {
+        let mut rows = self.accounting.rows_of(id, &self.store).await?;
+        rows.retain(|row| row.device.kind() == DeviceKind::Gpu);
+        let (emissions, _) = self.snapshot().intensities().emissions_of(&rows).await?;
+        Ok(emissions.estimate(GramsPerKwh::ZERO))
     }
 
     /// Records in the ledger the reference "started when asked" of a job that offers a later start or suspensions, or

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::{InvalidJob, JobId, JobKey};
-use crate::units::{Samples, Seconds, Short, Watts};
+use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// Longest time that a job may offer to wait for its start, and the longest expected duration: a year.
 const LONGEST: Seconds = Seconds::new(366.0 * 86_400.0);
@@ -37,9 +37,17 @@ pub struct Continuation {
     pub asked_at: DateTime<Utc>,
     /// Samples that the earlier jobs with the key completed.
     pub done: Samples,
+    /// Emissions of the earlier jobs' GPUs, which count against a carbon budget of all of the work.
+    #[serde(default, skip_serializing_if = "is_none_emitted")]
+    pub emitted: GramsCo2e,
     /// First job with the key; absent if that is `job`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<JobId>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_none_emitted(emitted: &GramsCo2e) -> bool {
+    *emitted == GramsCo2e::ZERO
 }
 
 impl Continuation {

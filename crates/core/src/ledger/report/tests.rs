@@ -162,7 +162,13 @@ proptest! {
 fn a_job_that_goes_on_with_another_is_one_job() {
     let used = |n| sum(n, 0, Owner::Job(id(n as usize)), total(1000, 0, 10), Total::default());
     let goes_on = |number: usize, before: usize, first: Option<usize>| JobFacts {
-        continues: Some(Continuation { job: id(before), asked_at: at(2), done: Samples::ZERO, first: first.map(id) }),
+        continues: Some(Continuation {
+            job: id(before),
+            asked_at: at(2),
+            done: Samples::ZERO,
+            emitted: GramsCo2e::ZERO,
+            first: first.map(id),
+        }),
         saved: Some(Saved { low: GramsCo2e::ZERO, mean: GramsCo2e::new(1.0), high: GramsCo2e::new(2.0) }),
         ..job(number)
     };
