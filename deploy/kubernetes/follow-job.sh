@@ -21,7 +21,7 @@ stop() {
     trap '' TERM INT
     kubectl "$@" patch job "$job" --type=merge -p '{"spec":{"suspend":true}}' >/dev/null
     # The GPU is free once the pods are gone.
-    kubectl "$@" wait --for=delete pod --selector "$pods" --timeout=1h >/dev/null || true
+    kubectl "$@" wait --for=delete pod --selector "$pods" --timeout=1h >/dev/null
     if [ -n "$log" ]; then kill "$log" 2>/dev/null || true; fi
     exit 143
 }
@@ -31,18 +31,10 @@ kubectl "$@" patch job "$job" --type=merge -p '{"spec":{"suspend":false}}' >/dev
 # The pods' lines, in which `--log-progress` finds the progress.
 kubectl "$@" logs --follow --pod-running-timeout=24h --tail=-1 "job/$job" &
 log=$!
-seen=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 while :; do
     # A signal interrupts the wait for a process in the background, but not one in the foreground.
     sleep 5 &
     wait $! || true
-    if kill -0 "$log" 2>/dev/null; then
-        seen=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-    else
-        # The server ends an idle stream, and a stream ends with its pod, in whose place another may come.
-        kubectl "$@" logs --follow --since-time="$seen" "job/$job" 2>/dev/null &
-        log=$!
-    fi
     state=$(kubectl "$@" get job "$job" -o 'jsonpath={.status.conditions[?(@.status=="True")].type}') || continue
     case " $state " in
         *" Complete "*) wait "$log" || true; exit 0 ;;

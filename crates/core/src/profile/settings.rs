@@ -30,6 +30,7 @@ pub struct Settings {
     /// this error adds to every slowdown. (Target of re-measurements at other limits: a third of `standard_error`.)
     pub reference_standard_error: f64,
     /// Maximum fraction of a job's time spent on re-measurements.
+    #[serde(rename = "visit_share")]
     pub remeasured_share: f64,
     /// Relative deviation of throughput or power from the profile that counts as drift.
     pub drift: f64,
@@ -105,7 +106,7 @@ impl Settings {
         relative("drift", self.drift, 1.0)?;
         positive("drift_s", self.drift_s.get())?;
         if !(0.0..=0.5).contains(&self.remeasured_share) {
-            return Err(format!("remeasured_share = {} must be from 0 to 0.5", self.remeasured_share));
+            return Err(format!("visit_share = {} must be from 0 to 0.5", self.remeasured_share));
         }
         Ok(())
     }
