@@ -8,7 +8,8 @@ use chrono::{DateTime, Utc};
 
 use super::refused::{MAX_RUNNING, Refused, is_late, refuse_contradiction, refuse_impossible};
 use super::{
-    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
+    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, exceeds_beta,
+    next, patience,
 };
 use crate::domain::{JobId, Owners};
 
@@ -277,7 +278,7 @@ impl Job {
         // Before the first epoch ends, the cost of the run so far is a lower bound of the cost of one epoch.
         let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && {
             let others = self.trials_but(Some(run.trial.number));
-            patience(spec, &others, run.trial.batch_size, run.trial.cost) == 0
+            exceeds_beta(spec, &others, run.trial.cost)
         };
         let allowed = self.max_epochs(run.trial.number);
         if epochs > 0 && self.terms.target.is_reached(report.metric) {

@@ -77,6 +77,11 @@ fn a_first_epoch_that_costs_more_than_beta_allows_is_stopped_by_each_policy() {
         assert!(!verdict.stop, "{policy:?}: {verdict:?}");
         let verdict = job.report(2, &report(0, 110.0, 0.0), None, at(4)).expect("taken");
         assert!(verdict.stop && !verdict.reached, "{policy:?}: {verdict:?}");
+        // Its batch size has cost enough.
+        let stopped = job.runs[1].trial.batch_size;
+        job.begin(None, at(5)).expect("begun");
+        let next = job.runs[2].trial.batch_size;
+        assert!(policy == PolicyName::Zeus || next != stopped, "{stopped} again");
     }
 }
 

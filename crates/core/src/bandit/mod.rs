@@ -36,6 +36,7 @@ mod zeus_verdict;
 pub use cost::{Cost, Knob, best_limit};
 pub use job::{Begun, Job};
 pub use numpy::Generator;
+use policy::exceeds_beta;
 pub use policy::{beliefs, favourite, next, patience};
 pub use refused::Refused;
 pub use run::{Ending, Report, Run, Verdict};

@@ -23,6 +23,15 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
     }
 }
 
+/// Returns whether `cost`, that of a run in its first epoch, exceeds β times the cost of the best run: even one epoch then
+/// costs too much.
+pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], cost: Cost) -> bool {
+    match spec.policy {
+        PolicyName::Zeus => zeus::patience(spec, trials, cost) == 0,
+        PolicyName::Wattune => wattune::exceeds_beta(spec, trials, cost),
+    }
+}
+
 /// Returns the policy's estimate of a run's cost for each batch size, in the order of `spec.batch_sizes`; `None` for
 /// batch sizes without an estimate.
 pub fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {

@@ -355,15 +355,11 @@ fn last_to_reach(trials: &[Trial]) -> Result<Choice, NoneConverges> {
     Ok(Choice { batch_size: last.batch_size, kind: Kind::Regular })
 }
 
-/// Returns the number of epochs after which a run is stopped ([`super::patience`]): zero if one epoch costs more than β
-/// allows.
+/// Returns the number of epochs after which a run is stopped ([`super::patience`]).
 pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     let (most, epoch_cost) = (spec.max_epochs, epoch_cost.get());
     let Some((state, arm)) = JobBelief::new(spec, trials).zip(spec.place(batch_size)) else { return most };
     let (Some(best), Some(beta)) = (state.best(), spec.beta) else { return most };
-    if epoch_cost > beta * best.cost {
-        return 0;
-    }
     let (mean, variance) = (state.epochs.mean(arm), state.epochs.variance(arm) + state.noise);
     let allowance = state.allowance_of(arm, best);
     let z_of = |epochs: f64| (epochs.ln() - mean) / variance.sqrt();
@@ -389,6 +385,12 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
     (1..most).find(given_up_after).unwrap_or(most)
 }
 
+/// Returns whether a cost exceeds β times the expected cost of a run with the best batch size.
+pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], cost: Cost) -> bool {
+    let best = JobBelief::new(spec, trials).and_then(|state| state.best());
+    best.zip(spec.beta).is_some_and(|(best, beta)| cost.get() > beta * best.cost)
+}
+
 /// Returns the batch size that is best by current estimates.
 pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     let best = JobBelief::new(spec, trials).and_then(|state| state.best());
@@ -405,10 +407,14 @@ pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
 
 /// Returns true if a batch size should not be tried again: its last run failed early and no run ever reached the
 /// target, or its last two runs failed early. A run failed early if the target turned out to be out of reach
-/// before `max_epochs`.
+/// before `max_epochs`, or if its first epoch cost too much.
 fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
-    let early = |t: &&Trial| t.state == State::Ended(Outcome::NotReached) && t.epochs < spec.max_epochs;
+    let early = |t: &&Trial| match t.state {
+        State::Ended(Outcome::NotReached) => t.epochs < spec.max_epochs,
+        State::Ended(Outcome::Stopped) => t.epochs == 0,
+        _ => false,
+    };
     let in_a_row = of_arm().rev().take_while(early).count();
     in_a_row >= if of_arm().any(Trial::reached) { 2 } else { 1 }
 }
