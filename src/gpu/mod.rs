@@ -43,6 +43,9 @@ pub enum GpuError {
         "{call}: an external writer set the limit to {current} just before this write; wattune did not overwrite it"
     )]
     LimitChanged { call: &'static str, current: PowerLimit },
+    /// The present power limit cannot be read, so wattune wrote none: it may be an external writer's.
+    #[error("{call}: the present limit cannot be read; wattune does not overwrite a limit that it does not know")]
+    LimitUnknown { call: &'static str },
     /// Any other failure, with the driver's message.
     #[error("{call}: {message}")]
     Driver { call: &'static str, message: String },
@@ -58,6 +61,7 @@ impl GpuError {
             | Self::MissingSymbol { call }
             | Self::TimedOut { call, .. }
             | Self::LimitChanged { call, .. }
+            | Self::LimitUnknown { call }
             | Self::Driver { call, .. } => call,
         }
     }

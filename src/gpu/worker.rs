@@ -424,11 +424,10 @@ impl Worker {
             // The counter then shows whether the driver was restarted.
             self.sample_to(Depth::Retry, clock);
         }
-        match (&self.observation.fault, self.observation.reading.requested) {
-            (Some((error, _)), _) => Err(error.clone()),
-            (None, Some(current)) if current.same_as(expected) => Ok(()),
-            (None, Some(current)) => Err(GpuError::LimitChanged { call, current }),
-            (None, None) => self.capabilities.limit.clone().and(Err(GpuError::NotSupported { call })),
+        match self.observation.reading.requested.filter(|_| self.observation.fault.is_none()) {
+            Some(current) if current.same_as(expected) => Ok(()),
+            Some(current) => Err(GpuError::LimitChanged { call, current }),
+            None => Err(GpuError::LimitUnknown { call }),
         }
     }
 

@@ -122,7 +122,7 @@ impl Gpu {
     }
 
     fn apply_outcome(&mut self, write: Write, outcome: &WriteOutcome) {
-        if let Err(error @ GpuError::LimitChanged { .. }) = &outcome.result {
+        if let Err(error @ (GpuError::LimitChanged { .. } | GpuError::LimitUnknown { .. })) = &outcome.result {
             // Nothing was written. The limit found on the GPU is then judged like any other reported limit.
             self.remark = Some(error.to_string());
             return;

@@ -256,6 +256,7 @@ impl Controller {
         if gpu.manual.as_ref().is_some_and(|manual| manual.by == write.request.by) {
             gpu.manual = write.before.take().filter(|before| !has_ended(before));
             gpu.external = gpu.external.or(write.external_before.take());
+            self.jobs.replan_all(ReplanReason::OverrideEnded);
         }
     }
 
@@ -397,7 +398,9 @@ impl Controller {
         if let Some(error) = gpu.limit_error(limit) {
             return Err(error.into());
         }
-        if let Some(Err(error @ GpuError::LimitChanged { .. })) = gpu.sent(Write::PowerLimit(limit)) {
+        if let Some(Err(error @ (GpuError::LimitChanged { .. } | GpuError::LimitUnknown { .. }))) =
+            gpu.sent(Write::PowerLimit(limit))
+        {
             return try_again(write, Err(error.into()));
         }
         Ok(Some(()))

@@ -86,7 +86,7 @@ pub(super) fn of_gpu(error: &GpuError) -> (StatusCode, String) {
         GpuError::TimedOut { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "the provided timeout was reached".to_owned()),
         GpuError::Driver { message, .. } if message == INVALID => (StatusCode::BAD_REQUEST, message.clone()),
         GpuError::Driver { message, .. } => (StatusCode::INTERNAL_SERVER_ERROR, message.clone()),
-        GpuError::MissingSymbol { .. } | GpuError::LimitChanged { .. } => {
+        GpuError::MissingSymbol { .. } | GpuError::LimitChanged { .. } | GpuError::LimitUnknown { .. } => {
             (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
         }
     };
