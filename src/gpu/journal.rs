@@ -5,7 +5,7 @@
 //! those limits are no longer in force. The two files are in `file` and `writes`. However the daemon ends, the next
 //! daemon or `wattune restore` knows the original limit, the limits that wattune wrote, and whether the machine or its
 //! driver restarted since. An entry is removed when the GPU has its settings back, or when
-//! an external writer changed the GPU's limit: wattune then leaves the GPU alone. While the GPU's job continues, the
+//! an external writer changed the GPU's limit and no other setting is to be restored: wattune then leaves the GPU alone. While the GPU's job continues, the
 //! journal keeps the external limit, so that the next daemon leaves the GPU alone, too.
 //!
 //! The journal records a GPU's original limit as soon as a job controls the GPU, before any write, and keeps it while

@@ -240,7 +240,11 @@ impl Attempt<'_> {
         Some(match persistence.filter(|on| seen.reading.persistence.is_some_and(|now| now != *on)) {
             Some(on) => match self.persist(on) {
                 Ok(()) => outcome,
-                Err(why) => self.failed(format!("persistence mode is not restored: {why}")),
+                Err(why) if matches!(outcome, Restored::LeftExternal(..)) => {
+                    tracing::warn!("GPU {}: persistence mode is not restored: {why}", self.gpu.identity().index);
+                    outcome
+                }
+                Err(why) => self.failed(format!("the limit is restored, persistence mode is not: {why}")),
             },
             None => outcome,
         })

@@ -225,6 +225,8 @@ impl Gpu {
                 self.forget_original(journal).map(|()| Act::Nothing)
             }
             RestoreAction::AlreadyRestored => match entry.original_persistence {
+                // Persistence mode keeps the external limit in force while the job's process comes and goes.
+                Some(_) if self.external.is_some() && self.owner.is_some() => Ok(Act::Nothing),
                 Some(on) if self.observed.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
                     self.request_write(Write::Persistence(on), now);
                     Ok(Act::Nothing)

@@ -130,8 +130,7 @@ impl Gpu {
         if is_held || !is_left || self.is_writing() || self.memory_unlock_rests(now) {
             return Ok(false);
         }
-        self.request_write(Write::ResetMemoryClocks, now);
-        Ok(true)
+        Ok(self.request_write(Write::ResetMemoryClocks, now))
     }
 
     /// Returns whether the unlocking of the memory's clocks failed lately.
@@ -211,8 +210,8 @@ impl Gpu {
         if self.clocks.failing.is_none() {
             self.clocks.first = !ours;
         }
-        self.request_write(Write::LockClocks(clock), now);
-        Ok(Act::Clocks(format!("clocks locked to {clock}")))
+        let is_sent = self.request_write(Write::LockClocks(clock), now);
+        Ok(if is_sent { Act::Clocks(format!("clocks locked to {clock}")) } else { Act::Nothing })
     }
 
     fn unlock(&mut self, ours: bool, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
@@ -231,11 +230,8 @@ impl Gpu {
             return Ok(Act::Nothing);
         }
         self.clocks.last_lock = journal.entry(self.id()).and_then(|entry| entry.locked).or(self.clocks.last_lock);
-        self.request_write(Write::ResetClocks, now);
-        match has_failed {
-            true => Ok(Act::Nothing),
-            false => Ok(Act::Clocks("unlocking its clocks".into())),
-        }
+        let is_sent = self.request_write(Write::ResetClocks, now);
+        Ok(if is_sent && !has_failed { Act::Clocks("unlocking its clocks".into()) } else { Act::Nothing })
     }
 
     /// Returns whether the GPU's clocks are unlocked, judged by the clock under load. If they seem to be locked by
