@@ -270,7 +270,8 @@ impl Controller {
     }
 
     /// Does one step of the ledger's upkeep (closing blocks, rolling up old rows, computing hourly emissions) and
-    /// updates the savings of running jobs. The next tick tries a failed step again.
+    /// updates the savings of running jobs. A failed step is tried again: a roll-up in the next hour, an estimate
+    /// in the next minute, the others at the next tick.
     async fn maintain_ledger(&mut self) {
         if self.accounting.store_fault().is_none() {
             let kept = match self.step_ledger().await {

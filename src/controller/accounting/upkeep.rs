@@ -51,14 +51,14 @@ impl Accounting {
             return Ok(None);
         }
         self.close_block(node).await?;
+        self.ledger.closed = Some(hour_of(now));
         Ok(Some(node.store.jobs_to_roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE).await?))
     }
 
-    /// Rolls up minutes older than `ledger.keep_intervals_days` to hours, as the last step of a new hour.
+    /// Rolls up minutes older than `ledger.keep_intervals_days` to hours.
     pub(crate) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         node.store.roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE, now).await?;
-        self.ledger.closed = Some(hour_of(now));
         Ok(())
     }
 

@@ -45,7 +45,6 @@ pub(super) struct SavingsUpdate {
     pub(super) jobs: Vec<JobId>,
     running: Vec<JobId>,
     is_new_hour: bool,
-    minute: DateTime<Utc>,
     now: DateTime<Utc>,
 }
 
@@ -54,14 +53,14 @@ impl SavingsTracker {
     /// once an hour later, because an estimate reads all of the job's intervals.
     pub(super) fn begin_update(&mut self, jobs: &Jobs, now: DateTime<Utc>) -> Option<SavingsUpdate> {
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
-        let before = self.updated;
+        let before = self.updated.replace(minute);
         if before == Some(minute) {
             return None;
         }
         let is_new_hour = before.is_none_or(|before| hour_of(before) != hour_of(minute));
         let is_due = |job: &&Job| is_new_hour || now - job.registered_at < TimeDelta::hours(1);
         let due = jobs.iter().filter(is_due).map(|job| job.id.clone()).collect();
-        Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, minute, now })
+        Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, now })
     }
 
     /// Ends an update. Sums up the savings of the jobs that ended in the last 30 days: once an hour, and whenever a job
@@ -72,7 +71,7 @@ impl SavingsTracker {
         if let Some(span) = span.filter(|_| update.is_new_hour || has_changed) {
             self.sum_up(&span, store).await?;
         }
-        (self.running, self.updated) = (update.running, Some(update.minute));
+        self.running = update.running;
         Ok(())
     }
 
