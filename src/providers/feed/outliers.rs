@@ -90,7 +90,7 @@ pub(super) fn quarantine<V: SignalValue>(
     let (mut slot, mut value) = first(&range)?;
     let mut again = before.filter(|b| b.is_repeated_by(newest, slot, value));
     if let Some(believed) = again.filter(|b| b.times + 1 >= BELIEVED) {
-        // Values that lie as far outside again are not confirmed by that.
+        // Values that lie as far above again are not confirmed by that.
         range.known_range.1 = range.known_range.1.max(believed.value.number().abs());
         range.can_fall = false;
         again = None;

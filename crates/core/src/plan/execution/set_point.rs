@@ -62,7 +62,8 @@ pub fn next_set_point(
     }
     if trains && !applied.ramping {
         let kept = profile.at(&applied.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
-        let stay = applied.since + dwell;
+        // A setting cannot have begun later than now: the clock was set back.
+        let stay = applied.since.min(now) + dwell;
         let waits = if *throughput > kept {
             now < stay && may_wait(plan, samples_done, kept, now, stay)
         } else {
