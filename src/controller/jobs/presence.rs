@@ -168,13 +168,13 @@ impl Job {
 
     /// Returns the offers for a job that replaces this one and makes no offers itself, such as a script that registers
     /// itself under `wattune run`. The job runs already, so its start is not offered again.
-    pub(crate) fn inherited_offers(&self, may_suspend: bool) -> Offers {
+    pub(crate) fn inherited_offers(&self, may_suspend: bool, fallback: GramsPerKwh) -> Offers {
         let own = &self.spec.offers;
         if own.is_empty() {
             return Offers::default();
         }
         let first = own.continues.as_ref().map(|before| before.first().clone());
-        let emitted = self.emitted_before() + self.emissions.sum().estimate(GramsPerKwh::ZERO);
+        let emitted = self.emitted_before() + self.emissions.sum().estimate(fallback);
         let (job, asked_at, done) = (self.id.clone(), self.asked_at(), self.done_before());
         let continues = Some(Continuation { job, asked_at, done, emitted, first });
         Offers { key: own.key.clone(), start: None, suspend: own.suspend.clone().filter(|_| may_suspend), continues }

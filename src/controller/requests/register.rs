@@ -20,7 +20,7 @@ use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::forecast_id::ForecastId;
 use wattune_core::ledger::presence_entries::{START_RULE, StartRequest};
 use wattune_core::time::later;
-use wattune_core::units::{GramsCo2e, GramsPerKwh, Samples, Seconds, Watts};
+use wattune_core::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// Request to register a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,7 +152,8 @@ impl Controller {
             owners.join(others);
         }
         let replaced = replaced.filter(|job| new.offers == NewOffers::default() && !job.is_absent());
-        let inherited = replaced.map(|job| job.inherited_offers(new.control && new.objective.bounds_time()));
+        let inherited = replaced
+            .map(|job| job.inherited_offers(new.control && new.objective.bounds_time(), self.signal.fallback()));
         let spec = JobSpec {
             name: new.name,
             gpus,
@@ -266,12 +267,13 @@ impl Controller {
         Ok(earlier.filter(goes_on))
     }
 
-    /// Returns the emissions of a job's GPUs. Energy without a carbon intensity counts with the mean of the rest.
+    /// Returns the emissions of a job's GPUs. Energy without a carbon intensity counts with the mean of the rest, or
+    /// with the configured constant.
     async fn emitted_by(&self, id: &JobId) -> Result<GramsCo2e, ControlError> {
         let mut rows = self.accounting.rows_of(id, &self.store).await?;
         rows.retain(|row| row.device.kind() == DeviceKind::Gpu);
         let (emissions, _) = self.snapshot().intensities().emissions_of(&rows).await?;
-        Ok(emissions.estimate(GramsPerKwh::ZERO))
+        Ok(emissions.estimate(self.signal.fallback()))
     }
 
     /// Records in the ledger the reference "started when asked" of a job that offers a later start or suspensions, or
