@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -26,12 +26,21 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prints the daemon's status.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    let daemon = Daemon::at(args.daemon.addresses().map_err(anyhow::Error::msg)?)?;
+    let addresses = args.daemon.addresses().map_err(anyhow::Error::msg)?;
+    if addresses.is_empty() {
+        bail!("WATTUNE_LISTEN is off, and there is no socket of a daemon; give --socket or --listen");
+    }
+    let daemon = Daemon::at(addresses)?;
     let answer = daemon.call(Method::GET, "/v1/status", None, TIMEOUT).await;
     let (status, _) = answer.map_err(|failure| match failure {
-        Failure::NoAnswer(why) => anyhow!("{why}; is `wattune serve` running, and does it listen there?"),
-        Failure::Refused { .. } => failure.into(),
+        Failure::NoAnswer(why) if why.starts_with("no daemon answers") => {
+            anyhow!("{why}; is `wattune serve` running, and does it listen there?")
+        }
+        Failure::NoAnswer(_) | Failure::Refused { .. } => failure.into(),
     })?;
+    if !status.is_object() {
+        bail!("what answers is not a wattune daemon");
+    }
     let shown = match args.format {
         Format::Json => format!("{status}\n"),
         Format::Table => table(&status),

@@ -4,6 +4,7 @@
 //! reach both directly from the kernel, and job control of the shell works. Only signals that another process sent to
 //! this one are passed on.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
 use std::process::Command;
@@ -27,6 +28,8 @@ const NOT_EXECUTABLE: u8 = 126;
 /// Signals to this process, from the call of [`Signals::catch`] on.
 pub(super) struct Signals {
     received: UnboundedReceiver<Origin>,
+    /// Signals that were received and are still to be handled, oldest first.
+    kept: VecDeque<Origin>,
 }
 
 impl Signals {
@@ -44,11 +47,14 @@ impl Signals {
             }
         };
         std::thread::Builder::new().name("signals".into()).spawn(body)?;
-        Ok(Self { received })
+        Ok(Self { received, kept: VecDeque::new() })
     }
 
     /// Waits for the next signal.
     pub(super) async fn next(&mut self) -> Origin {
+        if let Some(origin) = self.kept.pop_front() {
+            return origin;
+        }
         match self.received.recv().await {
             Some(origin) => origin,
             None => std::future::pending().await,
@@ -57,8 +63,8 @@ impl Signals {
 
     /// Returns the exit code that belongs to a signal that has asked this process to end; `None` if none has.
     pub(super) fn has_ended(&mut self) -> Option<u8> {
-        let received = std::iter::from_fn(|| self.received.try_recv().ok());
-        received.map(|origin| origin.signal).find(|number| is_ending(*number)).map(of_signal)
+        self.kept.extend(std::iter::from_fn(|| self.received.try_recv().ok()));
+        self.kept.iter().map(|origin| origin.signal).find(|number| is_ending(*number)).map(of_signal)
     }
 
     /// Waits for a signal that asks this process to end, and returns the exit code that belongs to it.

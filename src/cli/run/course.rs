@@ -281,16 +281,16 @@ impl Course<'_> {
         let until = Instant::now() + stops.grace;
         while !children().is_empty() {
             tokio::select! {
-                           () = sleep(CHECK_EVERY / 10) => {}
-                           origin = self.signals.next() => {
-                               for pid in &left {
-            let _ = child::send(*pid, origin.signal);
+                () = sleep(CHECK_EVERY / 10) => {}
+                origin = self.signals.next() => {
+                    for pid in &left {
+                        let _ = child::send(*pid, origin.signal);
+                    }
+                    if is_ending(origin.signal) {
+                        return true;
+                    }
+                }
             }
-                               if is_ending(origin.signal) {
-                                   return true;
-                               }
-                           }
-                       }
             child::collect();
             if Instant::now() >= until {
                 self.say(&format!("processes of the command still run: {:?}", children()));

@@ -113,7 +113,7 @@ fn places() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_own);
     let fits = |path: &PathBuf| {
         let bytes = path.as_os_str().as_encoded_bytes();
-        path.is_absolute() && bytes.len() + 64 <= LONGEST_SOCKET_PATH && !bytes.contains(&b':')
+        path.is_absolute() && bytes.len() + 66 <= LONGEST_SOCKET_PATH && !bytes.contains(&b':')
     };
     runtime.into_iter().chain([std::env::temp_dir(), "/tmp".into()]).filter(fits).collect()
 }

@@ -42,7 +42,7 @@ pub(super) async fn release(daemon: &Daemon, key: &str) -> Result<Option<String>
                 let (path, body) = (format!("/v1/jobs/{id}/begin"), json!({ "reason": "start_now" }));
                 match daemon.call(Method::POST, &path, Some(&body), REQUEST).await {
                     Ok(_) => true,
-                    Err(Failure::Refused { status: 401 | 403 | 404, .. }) => false,
+                    Err(Failure::Refused { status: 401 | 403 | 404 | 409, .. }) => false,
                     Err(failure) => return Err(failure),
                 }
             }
