@@ -8,11 +8,12 @@ const TOKEN = "wattune-token";
 
 /** Returns a storage of the browser, or one of this page alone if the browser denies access to site data. */
 const storageOf = (name) => {
+  const kept = new Map();
+  const own = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value) };
   try {
-    return window[name];
+    return window[name] ?? own;
   } catch {
-    const kept = new Map();
-    return { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value) };
+    return own;
   }
 };
 
