@@ -62,8 +62,8 @@ pub fn next_set_point(
     }
     if trains && !applied.ramping {
         let kept = profile.at(&applied.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
-        // A setting cannot have begun later than now: the clock was set back.
-        let stay = applied.since.min(now) + dwell;
+        // If the setting began later than now, the clock was set back, and the dwell counts as over.
+        let stay = if applied.since > now { now } else { applied.since + dwell };
         let waits = if *throughput > kept {
             now < stay && may_wait(plan, samples_done, kept, now, stay)
         } else {

@@ -280,7 +280,9 @@ fn set_points_dwell_and_ramp_in_steps() {
     // A step whose time lies ahead, because the clock was set back, does not wait for that time.
     let ahead = AppliedSetPoint { setting: set(380.0), since: at(5000.0), ramping: true, ..applied };
     assert_eq!(next(Some(&ahead), &slow, 1500.0, &ramped).setting, set(360.0));
-    assert!(!next(Some(&AppliedSetPoint { setting: set(350.0), ..ahead }), &slow, 1500.0, &ramped).ramping);
+    assert!(!next(Some(&AppliedSetPoint { setting: set(350.0), ..ahead.clone() }), &slow, 1500.0, &ramped).ramping);
+    let dwelling = AppliedSetPoint { setting: set(400.0), ramping: false, ..ahead };
+    assert_eq!(next(Some(&dwelling), &slow, 1500.0, &limits).setting, set(350.0));
 }
 
 #[test]
