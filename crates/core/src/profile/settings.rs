@@ -30,8 +30,7 @@ pub struct Settings {
     /// this error adds to every slowdown. (Target of re-measurements at other limits: a third of `standard_error`.)
     pub reference_standard_error: f64,
     /// Maximum fraction of a job's time spent on re-measurements.
-    #[serde(rename = "visit_share")]
-    pub remeasured_share: f64,
+    pub visit_share: f64,
     /// Relative deviation of throughput or power from the profile that counts as drift.
     pub drift: f64,
     /// Duration of drift before the job is profiled again.
@@ -49,7 +48,7 @@ impl Default for Settings {
             standard_error: 0.003,
             max_window_s: Seconds::new(600.0),
             reference_standard_error: 0.0002,
-            remeasured_share: 0.02,
+            visit_share: 0.02,
             drift: 0.05,
             drift_s: Seconds::new(60.0),
         }
@@ -105,8 +104,8 @@ impl Settings {
         relative("reference_standard_error", self.reference_standard_error, 0.2)?;
         relative("drift", self.drift, 1.0)?;
         positive("drift_s", self.drift_s.get())?;
-        if !(0.0..=0.5).contains(&self.remeasured_share) {
-            return Err(format!("visit_share = {} must be from 0 to 0.5", self.remeasured_share));
+        if !(0.0..=0.5).contains(&self.visit_share) {
+            return Err(format!("visit_share = {} must be from 0 to 0.5", self.visit_share));
         }
         Ok(())
     }

@@ -247,13 +247,12 @@ impl Profiler {
     /// spent, or all errors are small enough. The ceiling's error counts three times, since it adds to every slowdown.
     /// Plans avoid a point that looks bad because of noise, so only re-measurement can correct such a point.
     fn remeasurement_due(&self) -> Option<Setting> {
-        let Settings { standard_error, remeasured_share, .. } = self.settings;
+        let Settings { standard_error, visit_share, .. } = self.settings;
         // Right after a sweep, re-measurements may take as long as the sweep: plans from inaccurate points cost more.
         let at_once =
-            self.full_duration().map_or(self.sweep_time, |duration| self.sweep_time.min(duration * remeasured_share));
+            self.full_duration().map_or(self.sweep_time, |duration| self.sweep_time.min(duration * visit_share));
         let length = self.remeasurement_length();
-        if self.reported * remeasured_share + at_once - self.remeasured_time < length
-            || length < self.shortest_measurement()
+        if self.reported * visit_share + at_once - self.remeasured_time < length || length < self.shortest_measurement()
         {
             return None;
         }
