@@ -161,6 +161,7 @@ pub fn slurm_step_daemon(proc: &Path, pid: u32) -> Option<u32> {
 }
 
 pub use rights::ProcessUser;
+pub use usage::stat_of;
 
 /// The CPUs of a machine, with access to energy and CPU time. Calls may block for as long as the kernel blocks.
 pub trait Node: Send {

@@ -49,8 +49,9 @@ pub(super) fn processes(proc: &Path) -> Vec<u32> {
     pids
 }
 
-/// Reads the kernel's record of a process. The kernel cuts names after 15 bytes, possibly inside of a character.
-fn stat_of(proc: &Path, pid: u32) -> Option<String> {
+/// Reads the kernel's record of a process (`/proc/<pid>/stat`); `None` if there is no such process. The kernel cuts names
+/// after 15 bytes, possibly inside of a character.
+pub fn stat_of(proc: &Path, pid: impl std::fmt::Display) -> Option<String> {
     let bytes = std::fs::read(proc.join(format!("{pid}/stat"))).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
@@ -17,8 +18,13 @@ use signal_hook::low_level::siginfo::{Cause, Sent};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
+use crate::cpu::stat_of;
+
 /// Signals that are passed on.
 const PASSED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
+
+/// Directory with the kernel's records of processes.
+const PROC: &str = "/proc";
 
 /// Exit code of a command that was not found.
 const NOT_FOUND: u8 = 127;
@@ -164,10 +170,10 @@ pub(super) fn adopt_orphans() {
 pub(super) fn children() -> Vec<i32> {
     let own = std::process::id();
     let parent = |stat: &str| stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = std::fs::read_dir(PROC).into_iter().flatten().flatten();
     let found = processes.filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = stat_of(pid)?;
+        let stat = stat_of(Path::new(PROC), pid)?;
         (parent(&stat) == Some(own) && !is_dead(&stat)).then_some(pid)
     });
     found.collect()
@@ -175,13 +181,7 @@ pub(super) fn children() -> Vec<i32> {
 
 /// Returns whether a process runs. A zombie (a process that has ended and was not collected) does not run.
 pub(super) fn is_running(pid: u64) -> bool {
-    stat_of(pid).is_some_and(|stat| !is_dead(&stat))
-}
-
-/// Reads the kernel's record of a process. The name in it may end inside of a character.
-fn stat_of(pid: impl std::fmt::Display) -> Option<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    stat_of(Path::new(PROC), pid).is_some_and(|stat| !is_dead(&stat))
 }
 
 fn is_dead(stat: &str) -> bool {

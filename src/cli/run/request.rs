@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 use super::args::Args;
 use super::due::{Due, Reading, time_of};
 use super::wish::Stage;
-use crate::cli::slurm::facts::LABELS;
+use crate::cli::slurm::facts::{LABELS, accepted_name, accepted_value};
 use crate::cli::values::name_flag;
-use wattune_core::domain::{JobName, JobSpec, legible};
+use wattune_core::domain::JobSpec;
 use wattune_core::units::Seconds;
 
 /// Keys of a job file, which are those of `POST /v1/jobs`.
@@ -58,10 +58,6 @@ const FLAGS: [(&str, &str); 16] = [
 const LARGEST_FILE: u64 = 1 << 20;
 /// Longest time to read a job file: a pipe may have no writer.
 const READING: Duration = Duration::from_secs(5);
-
-/// Longest name and longest value of a tag that the daemon accepts.
-const LONGEST_NAME: usize = 128;
-const LONGEST_VALUE: usize = 256;
 
 /// Interpreters and launchers, whose first argument that is no option names the program.
 const LAUNCHERS: [&str; 5] = ["python", "torchrun", "accelerate", "deepspeed", "srun"];
@@ -245,21 +241,9 @@ fn slurm_tags(variable: &impl Fn(&str) -> Option<String>) -> BTreeMap<String, St
     let number: [(&str, &[&str]); 1] = [("slurm_job_id", &["SLURM_JOB_ID"])];
     let tag = |(tag, names): (&str, &[&str])| {
         let value = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
-        Some((tag.to_owned(), shortened(&legible(&value), LONGEST_VALUE)))
+        Some((tag.to_owned(), accepted_value(&value)))
     };
     LABELS.into_iter().chain(number).filter_map(tag).collect()
-}
-
-/// Returns a name that the daemon accepts, as similar to this text as possible; `None` if there is none.
-fn accepted_name(text: &str) -> Option<String> {
-    let name = shortened(legible(text.trim()).trim(), LONGEST_NAME).trim().to_owned();
-    let is_accepted = JobName::new(name.clone()).and_then(JobName::require_visible).is_ok();
-    is_accepted.then_some(name)
-}
-
-/// Returns the beginning of a text with at most this number of bytes.
-fn shortened(text: &str, most: usize) -> String {
-    text[..text.floor_char_boundary(most)].to_owned()
 }
 
 /// Returns a name for the command: that of the script that an interpreter or launcher runs, otherwise that of the

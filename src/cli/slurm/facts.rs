@@ -18,7 +18,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 const WIDTH: usize = 256;
 /// The longest name of a job in characters, and the longest value of a tag in bytes, that the daemon takes.
 const LONGEST_NAME: usize = 128;
-const LONGEST_LABEL: usize = 256;
+const LONGEST_VALUE: usize = 256;
 
 /// Facts about a Slurm job, from the environment and from Slurm's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,25 +86,30 @@ impl Facts {
 
     /// Returns the job's name for the daemon: Slurm's name, shortened and cleaned so that the daemon accepts it.
     pub(super) fn name(&self) -> String {
-        let given = legible(self.name.as_deref().unwrap_or_default());
-        let name: String = given.trim().chars().take(LONGEST_NAME).collect();
-        let name = name.trim().to_owned();
-        let is_taken = JobName::new(name.clone()).and_then(JobName::require_visible).is_ok();
-        if is_taken { name } else { format!("slurm-{}", self.number) }
+        let name = accepted_name(self.name.as_deref().unwrap_or_default());
+        name.unwrap_or_else(|| format!("slurm-{}", self.number))
     }
 
     /// Returns the job's tags for the daemon.
     pub(super) fn tags(&self) -> BTreeMap<String, String> {
-        let readable = |text: &str| -> String {
-            let mut text = legible(text);
-            while text.len() > LONGEST_LABEL {
-                text.pop();
-            }
-            text
-        };
-        let labels = self.labels.iter().map(|(label, value)| ((*label).to_owned(), readable(value)));
+        let labels = self.labels.iter().map(|(label, value)| ((*label).to_owned(), accepted_value(value)));
         labels.chain([("slurm_job_id".to_owned(), self.number.to_string())]).collect()
     }
+}
+
+/// Returns a name that the daemon accepts, as similar to this text as possible; `None` if there is none.
+pub(in crate::cli) fn accepted_name(text: &str) -> Option<String> {
+    let name: String = legible(text.trim()).trim().chars().take(LONGEST_NAME).collect();
+    let name = name.trim().to_owned();
+    let is_accepted = JobName::new(name.clone()).and_then(JobName::require_visible).is_ok();
+    is_accepted.then_some(name)
+}
+
+/// Returns a tag's value that the daemon accepts, as similar to this text as possible.
+pub(in crate::cli) fn accepted_value(text: &str) -> String {
+    let mut value = legible(text);
+    value.truncate(value.floor_char_boundary(LONGEST_VALUE));
+    value
 }
 
 /// Finds a job in the answer of `squeue`. The pending rest of an array has the number of the array's last task, so the
