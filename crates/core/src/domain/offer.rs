@@ -38,16 +38,11 @@ pub struct Continuation {
     /// Samples that the earlier jobs with the key completed.
     pub done: Samples,
     /// Emissions of the earlier jobs' GPUs, which count against a carbon budget of all of the work.
-    #[serde(default, skip_serializing_if = "is_none_emitted")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub emitted: GramsCo2e,
     /// First job with the key; absent if that is `job`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<JobId>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_none_emitted(emitted: &GramsCo2e) -> bool {
-    *emitted == GramsCo2e::ZERO
 }
 
 impl Continuation {
@@ -96,9 +91,8 @@ pub struct SuspendOffer {
     pub idle_power: Watts,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(power: &Watts) -> bool {
-    *power == Watts::ZERO
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for SuspendOffer {
