@@ -34,6 +34,7 @@ mod guests;
 mod held;
 mod held_commands;
 mod honest_mistakes;
+mod idle_ends;
 mod jobs;
 mod late_gpus;
 mod ledger;

@@ -166,6 +166,11 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// Returns the last reading of the GPU's energy; `None` if it was never read.
+    pub fn energy_reading(&self) -> Option<EnergyReading> {
+        self.metered_at.map(|at| EnergyReading { at, metered: self.metered, counter: self.counter })
+    }
+
     /// Returns the clock in MHz if the GPU works and reports no reason for a lowered clock. A low clock then means a
     /// clock lock.
     pub fn unexplained_clock(&self) -> Option<u32> {

@@ -12,7 +12,6 @@ use super::Accounting;
 use super::backlog::{NEVER_COUNTED, RESET_UNWATCHED};
 use crate::controller::gpus::Gpu;
 use crate::controller::node::Node;
-use crate::gpu::EnergyReading;
 use crate::gpu::journal::boot_id;
 use crate::store::{LastSeen, OpenIntervalRecord, StoredProgress};
 use wattune_core::domain::{DeviceId, JobId};
@@ -89,8 +88,8 @@ impl Accounting {
     /// Returns a GPU's open interval as it would be closed with the newest reading of the GPU's energy; `None` if it
     /// need not be stored.
     fn open_interval_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
-        let (observed, interval, device) = (&gpu.observed, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
-        let reading = EnergyReading { at: observed.metered_at?, metered: observed.metered, counter: observed.counter };
+        let (interval, device) = (gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
+        let reading = gpu.observed.energy_reading()?;
         if reading.counter.is_some() && gpu.has_many_jobs() {
             // A row per job every few seconds is too much to write, and after a kill the counter still has the
             // interval's energy.

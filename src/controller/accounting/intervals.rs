@@ -42,7 +42,11 @@ impl Accounting {
         let ids: Vec<GpuId> = node.gpus.iter().filter(is_due_on).map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
         for id in &ids {
-            self.close_interval_now(node, id);
+            let start = node.gpus.get(id).and_then(|gpu| gpu.interval.as_ref()).map(OpenInterval::start);
+            let crosses = start.zip(boundary).is_some_and(|(start, b)| start < b && b <= now.utc);
+            if !self.close_at_last_report(node, id) || crosses {
+                self.close_interval_now(node, id);
+            }
         }
         !ids.is_empty()
     }
@@ -58,6 +62,7 @@ impl Accounting {
     pub(crate) fn close_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let now = node.now().monotonic;
         if !node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
+            self.close_at_last_report(node, id);
             self.close_interval_now(node, id);
         }
     }
@@ -65,15 +70,24 @@ impl Accounting {
     /// Closes a GPU's open interval, if it is long enough to be measured.
     fn close_interval_now(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let Some(gpu) = node.gpus.get(id) else { return };
-        let observed = &gpu.observed;
-        let newest =
-            observed.metered_at.map(|at| EnergyReading { at, metered: observed.metered, counter: observed.counter });
+        let newest = gpu.observed.energy_reading();
         // Energy that was used while the GPU did not respond is divided over that time alone: the interval is closed at
         // the first reading afterwards, and again at the newest reading.
         let turned = gpu.interval.as_ref().is_some_and(OpenInterval::has_rule_changes);
-        for reading in observed.after_gap.filter(|_| turned).into_iter().chain(newest) {
+        for reading in gpu.observed.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_interval_at(node, id, reading, false);
         }
+    }
+
+    /// Closes a GPU's open interval at the last report of its job, so that energy after the end of the training, which
+    /// may be that of an idle GPU, is not counted as energy of the training. Returns whether it was closed. On a GPU
+    /// with several jobs it stays open: the jobs' use is known only up to now.
+    fn close_at_last_report(&mut self, node: &mut Node<'_>, id: &GpuId) -> bool {
+        let Some(gpu) = node.gpus.get(id).filter(|gpu| gpu.holder_count() == 1) else { return false };
+        let Some(interval) = gpu.interval.as_ref().filter(|it| !it.has_rule_changes()) else { return false };
+        let Some(reading) = gpu.at_last_report.filter(|it| interval.can_close(it.at)) else { return false };
+        self.close_interval_at(node, id, reading, false);
+        true
     }
 
     /// Closes a GPU's open interval at the time of `reading`. Without a new reading the interval stays open.
@@ -176,6 +190,7 @@ impl Accounting {
         if let Some(gpu) = node.gpus.get_mut(id) {
             gpu.observe();
         }
+        self.close_at_last_report(node, id);
         self.close_interval_now(node, id);
         self.split_unread(node, id, is_leaving);
         true
@@ -202,9 +217,7 @@ impl Accounting {
     pub(crate) fn close_all_intervals(&mut self, node: &mut Node<'_>) {
         for id in node.gpus.ids() {
             self.close_interval_now(node, &id);
-            let Some(observed) = node.gpus.get(&id).map(|gpu| &gpu.observed) else { continue };
-            let (metered, counter) = (observed.metered, observed.counter);
-            if let Some(reading) = observed.metered_at.map(|at| EnergyReading { at, metered, counter }) {
+            if let Some(reading) = node.gpus.get(&id).and_then(|gpu| gpu.observed.energy_reading()) {
                 self.close_interval_at(node, &id, reading, true);
             }
         }

@@ -8,7 +8,7 @@ use super::limit_history::LimitHistory;
 use super::sharing::Sharing;
 use crate::gpu::handle::GpuHandle;
 use crate::gpu::journal::{ExternalLimit, Journal};
-use crate::gpu::{GpuError, Observation, Write, WriteOutcome};
+use crate::gpu::{EnergyReading, GpuError, Observation, Write, WriteOutcome};
 use wattune_core::domain::{GpuId, JobId, LimitRange, PowerLimit};
 use wattune_core::ledger::{Metered, OpenInterval};
 use wattune_core::time::{Monotonic, Now};
@@ -43,6 +43,8 @@ pub(crate) struct Gpu {
     pub(crate) interval: Option<OpenInterval>,
     /// Time and reading of the energy meter when this daemon opened its first ledger interval for the GPU.
     pub(crate) opened: Option<(Now, Metered)>,
+    /// Reading of the energy meter at the last progress report of a job on the GPU.
+    pub(crate) at_last_report: Option<EnergyReading>,
     /// True if the ledger records the energy before `opened` as lost, because the energy counter could not be read for
     /// too long.
     pub(crate) is_given_up: bool,
@@ -89,6 +91,7 @@ impl Gpu {
             persistence_denied: None,
             interval: None,
             opened: None,
+            at_last_report: None,
             is_given_up: false,
             rebased_before: 0,
             remark: None,

@@ -25,6 +25,16 @@ impl Controller {
         let (phase, stage) = (job.phase, job.profiler.as_ref().map(|p| p.stage()));
         let (first, total) = (job.progress.last.is_none(), job.progress.total_samples);
         job.report(report, now)?;
+        for id in job.spec.gpus.clone() {
+            // Before the first report the GPU may have been idle, so its energy gets a row of its own.
+            if first {
+                self.accounting.close_interval_of(&mut node!(self), &id);
+            }
+            if let Some(gpu) = self.gpus.get_mut(&id) {
+                gpu.at_last_report = gpu.observed.energy_reading();
+            }
+        }
+        let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
         if first || job.progress.total_samples != total {
             self.store_progress(id).await;
         }

@@ -1,0 +1,117 @@
+//! Savings of jobs whose GPUs are idle before the first report, as while a program loads its data, and after the last.
+
+use std::sync::Arc;
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use wattune::clock::{Clock as _, ManualClock};
+use wattune::controller::{Caller, Controller, NewJob, Parts, ProgressReport, Settings};
+use wattune::demo::{SyntheticGrid, TraceProvider};
+use wattune::gpu::handle::Sampling;
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
+use wattune::providers::{Feed, FeedOptions};
+use wattune_core::domain::{JobId, LimitRange, PowerLimit, SignalKind, SignalScope, Zone};
+use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
+
+use crate::support;
+
+const STEP: Seconds = Seconds::new(0.5);
+
+/// A job between two times at which its GPU is idle.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    before_s: f64,
+    training_s: f64,
+    after_s: f64,
+    report_every_s: f64,
+    /// Whether the job ends by itself; otherwise its lease expires.
+    ends: bool,
+}
+
+/// Returns the job's saving against the original limit in percent, from a daemon that sets no limits; the reason where it
+/// is unknown.
+async fn saving(run: Run) -> Result<f64, String> {
+    let clock = Arc::new(ManualClock::at("2026-03-01T10:10:03Z".parse().expect("a time")));
+    let limit = |w| PowerLimit::from_watts(Watts::new(w));
+    let range = LimitRange { min: limit(200.0), max: limit(700.0), default: limit(700.0) };
+    let curve = LoadCurve::saturating(&range, Watts::new(680.0), Watts::new(150.0), SamplesPerSecond::new(100.0));
+    let physics = Physics {
+        range,
+        original_limit: limit(700.0),
+        idle: Watts::new(75.0),
+        settling: Seconds::new(0.3),
+        noise: 0.01,
+        seed: 1,
+    };
+    let gpu = SimulatedGpu::new(physics, clock.clone());
+    let days = Seconds::new(4.0 * 86_400.0);
+    let (expected, actual) = SyntheticGrid { seed: 1 }.generate(clock.now().utc - chrono::TimeDelta::days(2), days);
+    let kind = (SignalKind::Average, SignalScope::Unspecified);
+    let grid = TraceProvider::new("trace", Zone::new("trace").expect("a zone"), kind, expected, actual);
+    let mut feed = Feed::start(vec![vec![Arc::new(grid)]], FeedOptions::default(), clock.now()).await;
+    feed.poll_due(clock.now()).await;
+    let state = tempfile::tempdir().expect("a directory");
+    let devices: Vec<Box<dyn wattune::gpu::GpuDevice>> = vec![Box::new(gpu.device(0, "GPU"))];
+    let parts = Parts {
+        settings: Settings { observe: true, ..Settings::default() },
+        ..Parts::new(state.path(), clock.clone(), devices, Sampling::OnRequest, feed.subscribe())
+    };
+    let mut controller = Controller::start(parts).await.expect("starts");
+    controller.tick().await;
+    let id = JobId::new(controller.register(job(run)).await.expect("registered").job_id).expect("an id");
+    let begun = clock.monotonic();
+    let (mut next_report, mut started) = (0.0, None);
+    let work_until = |seconds: f64| Samples::new(100.0 * seconds);
+    loop {
+        let now = clock.monotonic().since(begun).get();
+        if now >= run.before_s + run.training_s + run.after_s {
+            break;
+        }
+        let trained = now - run.before_s;
+        if trained >= 0.0 && trained < run.training_s {
+            if started.is_none() {
+                gpu.run(Some(curve.clone()));
+                started = Some(());
+            }
+            if trained >= next_report {
+                next_report += run.report_every_s;
+                let report = ProgressReport::new(work_until(trained), None);
+                controller.progress(&id, report).await.expect("taken");
+            }
+        } else {
+            gpu.run(None);
+        }
+        clock.advance(STEP);
+        feed.poll_due(clock.now()).await;
+        controller.tick().await;
+    }
+    if run.ends {
+        controller.end(&id, Caller::Local).await.expect("ended");
+    }
+    let account = controller.account_of(&id).await.expect("known");
+    controller.shut_down().await;
+        let savings = serde_json::to_value(&account.savings).expect("JSON");
+    let against = &savings["against_original"];
+    against["carbon_reduction_pct"]["mean"].as_f64().ok_or_else(|| against["unknown"].to_string())
+}
+
+fn job(run: Run) -> NewJob {
+    let lease = Some(Seconds::new(if run.ends { 3600.0 } else { 60.0 }));
+    NewJob { lease, ..support::job("ends", 0.05) }
+}
+
+#[tokio::test]
+async fn an_idle_gpu_before_and_after_the_training_saves_nothing() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    for _ in 0..40 {
+        let run = Run {
+            before_s: rng.random_range(0.0..55.0),
+            training_s: rng.random_range(100.0..400.0),
+            after_s: rng.random_range(0.5..100.0),
+            report_every_s: [1.0, 2.0, 5.0, 10.0][rng.random_range(0..4)],
+            ends: rng.random_range(0..2) == 0,
+        };
+        let found = saving(run).await;
+        assert!(found.as_ref().is_ok_and(|pct| pct.abs() <= 0.5), "{run:?}: {found:?}");
+    }
+}
