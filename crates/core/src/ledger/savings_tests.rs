@@ -126,6 +126,16 @@ proptest! {
 }
 
 #[test]
+fn the_interval_of_a_short_job_allows_for_energy_at_its_ends() {
+    // Half a second of a minute is 0.83 % of the job's energy, and as much of the reference's.
+    let basis = against(point(100.0, 200.0, 0.0, 300.0), vec![point(100.0, 200.0, 0.0, 300.0)]);
+    let found = saving(&known(&done(1.0 / 60.0, 100.0, 200.0, 250.0)), &basis).expect("all is known");
+    let reduction = found.carbon_reduction_pct;
+    assert!((reduction.high - reduction.mean - 100.0 / 120.0).abs() < 1e-9, "{reduction:?}");
+    assert!((found.time_increase_pct.high - found.time_increase_pct.low).abs() < 1e-9, "{found:?}");
+}
+
+#[test]
 fn a_case_computed_by_hand() {
     // The intensity is constant in the first hours: only the errors of the reference matter.
     let done = done(4.0, 97.0, 180.0, 400.0);
