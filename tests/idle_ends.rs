@@ -90,7 +90,7 @@ async fn saving(run: Run) -> Result<f64, String> {
     }
     let account = controller.account_of(&id).await.expect("known");
     controller.shut_down().await;
-        let savings = serde_json::to_value(&account.savings).expect("JSON");
+    let savings = serde_json::to_value(&account.savings).expect("JSON");
     let against = &savings["against_original"];
     against["carbon_reduction_pct"]["mean"].as_f64().ok_or_else(|| against["unknown"].to_string())
 }

@@ -9,6 +9,7 @@ runs with `--observe`, and as the user `nobody` if this script runs as root, so 
 Prints what was measured, and ends with code 1 if a reading differs or a setting has changed.
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -121,9 +122,14 @@ def sensors(nvml, index, seconds):
         "power usage": lambda: nvml.read("nvmlDeviceGetPowerUsage", index),
         "field 185 (average)": lambda: nvml.field(index, POWER_AVERAGE),
         "field 186 (instantaneous)": lambda: nvml.field(index, POWER_INSTANT),
+        "requested limit": lambda: nvml.read("nvmlDeviceGetPowerManagementLimit", index),
+        "enforced limit": lambda: nvml.read("nvmlDeviceGetEnforcedPowerLimit", index),
+        "event reasons": lambda: nvml.read("nvmlDeviceGetCurrentClocksEventReasons", index, ctypes.c_ulonglong),
+        "temperature": lambda: nvml.temperature(index),
+        "persistence mode": lambda: nvml.read("nvmlDeviceGetPersistenceMode", index),
     }
     for name, read in reads.items():
-        changes, times, values, last = [], [], [], read()
+        changes, times, values, last, cpu = [], [], [], read(), time.thread_time()
         until = time.monotonic() + seconds
         while (begun := time.monotonic()) < until:
             value = read()
@@ -133,10 +139,12 @@ def sensors(nvml, index, seconds):
                 changes.append(begun)
                 last = value
             time.sleep(0.0005)
+        cpu = (time.thread_time() - cpu) / len(times)
         gaps = [b - a for a, b in zip(changes, changes[1:])]
         gap = f"changes every {statistics.median(gaps) * 1e3:.0f} ms" if gaps else "never changed"
-        spread = "" if name.startswith("energy") or values[0] is None else f", {min(values)} to {max(values)} mW"
-        show(name, f"{gap}{spread}; a call takes {statistics.median(times) * 1e6:.0f} us, at most {max(times) * 1e3:.1f} ms")
+        spread = "" if name.startswith("energy") or values[0] is None else f", {min(values)} to {max(values)}"
+        took = f"{statistics.median(times) * 1e6:.0f} us (with this loop {cpu * 1e6:.0f} us of CPU time)"
+        show(name, f"{gap}{spread}; a call takes {took}, at most {max(times) * 1e3:.1f} ms")
 
 
 def latency(daemon, count):
@@ -146,19 +154,32 @@ def latency(daemon, count):
         daemon.get("/gpu/get_power?gpu_ids=0")
         times.append(time.monotonic() - begun)
     times.sort()
-    show("get_power, a new connection each time", f"p50 {times[count // 2] * 1e3:.2f} ms, p99 {times[count * 99 // 100] * 1e3:.2f} ms")
+    show(
+        "get_power, a new connection each time",
+        f"p50 {times[count // 2] * 1e3:.2f} ms, p99 {times[count * 99 // 100] * 1e3:.2f} ms",
+    )
 
 
 def train(binary, daemon, nvml, sampler, seconds):
     variables = {**os.environ, "WATTUNE_LISTEN": daemon.address}
     command = [binary, "run", "--name", "hardware", "--gpus", "0", "--batch-size", "8192", "--", sys.executable]
     before, cpu, begun = daemon.energy_j(sampler), daemon.cpu_s(), time.time()
-    run = subprocess.Popen([*command, str(HERE / "train.py"), str(seconds)], env=variables, text=True, stdout=subprocess.PIPE)
+    run = subprocess.Popen(
+        [*command, str(HERE / "train.py"), str(seconds)], env=variables, text=True, stdout=subprocess.PIPE
+    )
     time.sleep(seconds * 0.4)
-    sensors(nvml, 0, min(5, seconds / 10))
+    sensors(nvml, 0, min(2, seconds / 40))
     latency(daemon, 200)
     view = daemon.get("/v1/gpus")[0]
-    for name in ("power_w", "event_reasons", "counter_over_power", "sm_clock_mhz", "temperature_c", "owner", "observed_jobs"):
+    for name in (
+        "power_w",
+        "event_reasons",
+        "counter_over_power",
+        "sm_clock_mhz",
+        "temperature_c",
+        "owner",
+        "observed_jobs",
+    ):
         show(f"GPU 0 {name}", view[name])
     job = daemon.get("/v1/jobs")[0]
     for name in ("phase", "progress_source", "samples", "reason", "warnings", "processes"):
@@ -172,14 +193,28 @@ def train(binary, daemon, nvml, sampler, seconds):
     near("energy of GPU 0, J", after[0] - before[0], after[1] - before[1], 0.005)
     steps = int(out.rpartition("steps")[2])
     account = daemon.get(f"/v1/jobs/{job['job_id']}/emissions")
+    saving = account["savings"]["against_original"]
+    pct = saving.get("carbon_reduction_pct", {}).get("mean")
+    said = saving["unknown"] if pct is None else f"{pct:.2f} %, where no limit was set"
+    show("saving", said, pct is None or abs(pct) <= 1)
     show("samples", f"{account['samples']}, the script {steps * 8192}", account["samples"] == steps * 8192)
     most = sampler.joules_at(ended) - sampler.joules_at(begun)
     gpu = account["energy_by_device_j"]["gpu"]
-    show("energy of the job, J", f"{gpu:.1f}, from start to end of `wattune run` {most:.1f} ({gpu / most - 1:+.2%})", 0.95 * most <= gpu <= 1.005 * most)
+    show(
+        "energy of the job, J",
+        f"{gpu:.1f}, from start to end of `wattune run` {most:.1f} ({gpu / most - 1:+.2%})",
+        0.95 * most <= gpu <= 1.005 * most,
+    )
     ended_at = datetime.fromisoformat(account["ended_at"]).timestamp()
     registered = datetime.fromisoformat(job["registered_at"]).timestamp()
     near("energy of the job's span, J", gpu, sampler.joules_at(ended_at) - sampler.joules_at(registered), 0.01)
-    show("account", {name: account[name] for name in ("energy_by_device_j", "energy_estimated_j", "time_s", "stalled_s", "warnings")})
+    show(
+        "account",
+        {
+            name: account[name]
+            for name in ("energy_by_device_j", "energy_estimated_j", "time_s", "stalled_s", "warnings")
+        },
+    )
 
 
 def main():
@@ -191,12 +226,14 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         daemon = Daemon(binary, pathlib.Path(directory))
         daemon.ready()
+        cpu, begun = daemon.cpu_s(), time.monotonic()
+        time.sleep(min(20, seconds / 3))
+        show("CPU of the daemon, without clients", f"{(daemon.cpu_s() - cpu) / (time.monotonic() - begun):.2%}")
         sampler = Sampler(nvml, 0)
         sampler.start()
         try:
             compare_gpus(daemon, nvml)
-            time.sleep(2)
-            sensors(nvml, 0, min(5, seconds / 10))
+            sensors(nvml, 0, min(2, seconds / 40))
             train(binary, daemon, nvml, sampler, seconds)
         finally:
             sampler.stop()

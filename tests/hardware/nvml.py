@@ -57,6 +57,11 @@ class Nvml:
         code = self.library.nvmlDeviceGetFieldValues(self.devices[index], 1, ctypes.byref(value))
         return None if code or value.code else value.value
 
+    def temperature(self, index):
+        value = ctypes.c_uint()
+        code = self.library.nvmlDeviceGetTemperature(self.devices[index], 0, ctypes.byref(value))
+        return None if code else value.value
+
     def range_mw(self, index):
         low, high = ctypes.c_uint(), ctypes.c_uint()
         code = self.library.nvmlDeviceGetPowerManagementLimitConstraints(

@@ -39,6 +39,7 @@ impl Accounting {
         };
         let is_due_on =
             |gpu: &&Gpu| gpu.interval.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b));
+        // An interval ends with a report if that is possible, so that it holds no energy from after a job's last report.
         let ids: Vec<GpuId> = node.gpus.iter().filter(is_due_on).map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
         for id in &ids {
@@ -201,7 +202,8 @@ impl Accounting {
         let Some(gpu) = node.gpus.get(id) else { return };
         // When a job leaves a GPU that answers, the time since the last reading is too short for another row, which
         // would come after the job's final account.
-        let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, node.settings.sample_s);
+        let pace = node.settings.sample_s.max(gpu.observed.spacing);
+        let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, pace);
         // A GPU without readings has no energy to attribute.
         if gpu.observed.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
             return;
