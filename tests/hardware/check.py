@@ -10,6 +10,7 @@ Prints what was measured, and ends with code 1 if a reading differs or a setting
 """
 
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -140,7 +141,7 @@ def sensors(nvml, index, seconds):
                 last = value
             time.sleep(0.0005)
         cpu = (time.thread_time() - cpu) / len(times)
-        gaps = [b - a for a, b in zip(changes, changes[1:])]
+        gaps = [b - a for a, b in itertools.pairwise(changes)]
         gap = f"changes every {statistics.median(gaps) * 1e3:.0f} ms" if gaps else "never changed"
         spread = "" if name.startswith("energy") or values[0] is None else f", {min(values)} to {max(values)}"
         took = f"{statistics.median(times) * 1e6:.0f} us (with this loop {cpu * 1e6:.0f} us of CPU time)"

@@ -99,6 +99,6 @@ class Sampler(threading.Thread):
     def joules_at(self, when):
         """The counter's value at a time, by interpolation."""
         before = [row for row in self.rows if row[0] <= when][-1]
-        after = [row for row in self.rows if row[0] >= when][0]
+        after = next(row for row in self.rows if row[0] >= when)
         share = 0 if after[0] == before[0] else (when - before[0]) / (after[0] - before[0])
         return (before[1] + share * (after[1] - before[1])) / 1000
