@@ -1,7 +1,7 @@
 //! Time that a job has lost to lower limits, and time that its promises (deadline, maximum slowdown) allow it to lose.
 
 use super::job::Job;
-use wattune_core::domain::{OperatingPoint, Promise, Work};
+use wattune_core::domain::{Promise, Work};
 use wattune_core::profile::{Slack, reserve};
 use wattune_core::time::Now;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds};
@@ -11,19 +11,11 @@ use wattune_core::units::{Samples, SamplesPerSecond, Seconds};
 const FEWEST_REPORTS: f64 = 40.0;
 /// Time between two reports that is assumed until a job has sent two.
 const ASSUMED_SPACING: Seconds = Seconds::new(30.0);
-/// Number of standard errors by which the measured throughput of a lower setting must exceed that of the highest
-/// setting to show that the highest setting was measured too slow.
-const FASTER: f64 = 2.0;
 
 impl Job {
-    /// Returns r(l_max), the throughput at the reference setting (maximum usable limits); `None` until it was measured.
-    /// If a lower setting was measured as faster by more than `FASTER` standard errors, returns its throughput less
-    /// these standard errors, because in truth no lower setting is faster.
+    /// Returns the throughput that the slowdown refers to; `None` until it was measured.
     pub(in crate::controller) fn reference(&self) -> Option<SamplesPerSecond> {
-        let profile = self.profile();
-        let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
-        let rate = profile.points.iter().map(least).fold(profile.ceiling()?.throughput.mean, SamplesPerSecond::max);
-        (rate > SamplesPerSecond::ZERO).then_some(rate)
+        self.profile().reference()
     }
 
     /// Returns the slowdown so far against the maximum usable limit: 0.03 is 3 %. `None` unless the slowdown is known

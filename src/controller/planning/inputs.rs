@@ -63,7 +63,7 @@ impl Job {
 
     /// Returns the input of the job's plan.
     fn plan_input(&self, outlook: &Outlook, gpus: &Gpus, window: Seconds, now: Now) -> PlanInput {
-        let profile = self.profile().clone();
+        let profile = self.profile().clone().with_reference();
         let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.gpu_count();
         let limits = profile.points.iter().map(|p| self.groups.iter().zip(&p.setting).map(limit).sum()).collect();
         let (samples, elapsed) = self.progress_now(now);

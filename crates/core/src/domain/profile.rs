@@ -27,6 +27,10 @@ pub struct OperatingPoint {
     pub measured: Seconds,
 }
 
+/// Number of standard errors by which the measured throughput of a lower setting must exceed that of the highest
+/// setting to show that the highest setting was measured too slow.
+const FASTER: f64 = 2.0;
+
 /// Minimum throughput of a usable point. A slower job counts as stalled.
 const SLOWEST: SamplesPerSecond = SamplesPerSecond::new(1e-9);
 
@@ -62,8 +66,62 @@ impl Profile {
         self.points.first()
     }
 
+    /// Returns the throughput that every slowdown refers to: r(l_max) of `planning.md` §1, that of the ceiling. If a lower
+    /// setting was measured as faster by more than [`FASTER`] standard errors, returns its throughput less these
+    /// standard errors, because in truth no lower setting is faster. `None` if the ceiling was not measured.
+    pub fn reference(&self) -> Option<SamplesPerSecond> {
+        let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
+        let rate = self.points.iter().map(least).fold(self.ceiling()?.throughput.mean, SamplesPerSecond::max);
+        (rate > SamplesPerSecond::ZERO).then_some(rate)
+    }
+
+    /// Returns the profile with the ceiling at the throughput [`Self::reference`], so that a plan may not lose more time
+    /// than the account of the slowdown allows.
+    #[must_use]
+    pub fn with_reference(mut self) -> Self {
+        if let (Some(reference), Some(ceiling)) = (self.reference(), self.points.first_mut()) {
+            ceiling.throughput.mean = reference;
+        }
+        self
+    }
+
     /// Returns the point at a setting; `None` if the profile has none there.
     pub fn at(&self, setting: &[SetPoint]) -> Option<&OperatingPoint> {
         self.points.iter().find(|p| p.setting == setting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::PowerLimit;
+
+    fn profile(points: &[(f64, f64, f64)]) -> Profile {
+        let point = |(limit, rate, relative_error): &(f64, f64, f64)| OperatingPoint {
+            setting: vec![PowerLimit::from_watts(Watts::new(*limit)).into()],
+            throughput: Estimate { mean: SamplesPerSecond::new(*rate), relative_error: *relative_error },
+            power: Estimate { mean: Watts::new(*limit), relative_error: 0.01 },
+            measured: Seconds::new(10.0),
+        };
+        Profile { points: points.iter().map(point).collect() }
+    }
+
+    #[test]
+    fn the_reference_is_the_ceiling_unless_a_lower_setting_is_clearly_faster() {
+        let reference = |points: &[(f64, f64, f64)]| profile(points).reference().map(SamplesPerSecond::get);
+        assert_eq!(reference(&[]), None);
+        assert_eq!(reference(&[(300.0, 0.0, 0.0)]), None);
+        assert_eq!(reference(&[(300.0, 100.0, 0.01), (250.0, 101.0, 0.01)]), Some(100.0));
+        assert_eq!(reference(&[(300.0, 100.0, 0.01), (250.0, 110.0, 0.01), (200.0, 106.0, 0.0)]), Some(110.0 * 0.98));
+    }
+
+    #[test]
+    fn a_plan_counts_the_slowdown_from_the_reference() {
+        let measured = profile(&[(300.0, 100.0, 0.01), (250.0, 110.0, 0.01)]);
+        let planned = measured.clone().with_reference();
+        assert_eq!(planned.ceiling().map(|p| p.throughput.mean), measured.reference());
+        assert_eq!((planned.reference(), &planned.points[1]), (measured.reference(), &measured.points[1]));
+        let usual = profile(&[(300.0, 100.0, 0.01), (250.0, 98.0, 0.01)]);
+        assert_eq!(usual.clone().with_reference(), usual);
     }
 }
