@@ -17,6 +17,18 @@ use crate::support;
 
 const STEP: Seconds = Seconds::new(0.5);
 
+/// What ends the time in which the GPU is idle after the last report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Job,
+    /// The job says nothing; if its lease expires, it ends.
+    Nothing,
+    /// The daemon is stopped and started again.
+    Stop,
+    /// The daemon is killed and started again.
+    Kill,
+}
+
 /// A job between two times at which its GPU is idle.
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -24,8 +36,7 @@ struct Run {
     training_s: f64,
     after_s: f64,
     report_every_s: f64,
-    /// Whether the job ends by itself; otherwise its lease expires.
-    ends: bool,
+    end: End,
 }
 
 /// Returns the job's saving against the original limit in percent, from a daemon that sets no limits; the reason where it
@@ -51,13 +62,18 @@ async fn saving(run: Run) -> Result<f64, String> {
     let mut feed = Feed::start(vec![vec![Arc::new(grid)]], FeedOptions::default(), clock.now()).await;
     feed.poll_due(clock.now()).await;
     let state = tempfile::tempdir().expect("a directory");
-    let devices: Vec<Box<dyn wattune::gpu::GpuDevice>> = vec![Box::new(gpu.device(0, "GPU"))];
-    let parts = Parts {
-        settings: Settings { observe: true, ..Settings::default() },
-        ..Parts::new(state.path(), clock.clone(), devices, Sampling::OnRequest, feed.subscribe())
+    let feeds = feed.subscribe();
+    let start = async || {
+        let devices: Vec<Box<dyn wattune::gpu::GpuDevice>> = vec![Box::new(gpu.device(0, "GPU"))];
+        let parts = Parts {
+            settings: Settings { observe: true, ..Settings::default() },
+            ..Parts::new(state.path(), clock.clone(), devices, Sampling::OnRequest, feeds.clone())
+        };
+        let mut controller = Controller::start(parts).await.expect("starts");
+        controller.tick().await;
+        controller
     };
-    let mut controller = Controller::start(parts).await.expect("starts");
-    controller.tick().await;
+    let mut controller = start().await;
     let id = JobId::new(controller.register(job(run)).await.expect("registered").job_id).expect("an id");
     let begun = clock.monotonic();
     let (mut next_report, mut started) = (0.0, None);
@@ -85,8 +101,17 @@ async fn saving(run: Run) -> Result<f64, String> {
         feed.poll_due(clock.now()).await;
         controller.tick().await;
     }
-    if run.ends {
-        controller.end(&id, Caller::Local).await.expect("ended");
+    match run.end {
+        End::Job => drop(controller.end(&id, Caller::Local).await.expect("ended")),
+        End::Nothing => {}
+        End::Stop => {
+            controller.shut_down().await;
+            controller = start().await;
+        }
+        End::Kill => {
+            drop(controller);
+            controller = start().await;
+        }
     }
     let account = controller.account_of(&id).await.expect("known");
     controller.shut_down().await;
@@ -96,7 +121,7 @@ async fn saving(run: Run) -> Result<f64, String> {
 }
 
 fn job(run: Run) -> NewJob {
-    let lease = Some(Seconds::new(if run.ends { 3600.0 } else { 60.0 }));
+    let lease = Some(Seconds::new(if run.end == End::Nothing { 60.0 } else { 3600.0 }));
     NewJob { lease, ..support::job("ends", 0.05) }
 }
 
@@ -109,7 +134,7 @@ async fn an_idle_gpu_before_and_after_the_training_saves_nothing() {
             training_s: rng.random_range(100.0..400.0),
             after_s: rng.random_range(0.5..100.0),
             report_every_s: [1.0, 2.0, 5.0, 10.0][rng.random_range(0..4)],
-            ends: rng.random_range(0..2) == 0,
+            end: [End::Job, End::Nothing, End::Stop, End::Kill][rng.random_range(0..4)],
         };
         let found = saving(run).await;
         assert!(found.as_ref().is_ok_and(|pct| pct.abs() <= 0.5), "{run:?}: {found:?}");

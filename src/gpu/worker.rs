@@ -8,7 +8,7 @@ use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use wattune_core::domain::{ClockLimit, EventReasons, PowerLimit};
 use wattune_core::ledger::{CounterJump, Disagreement, Meter, Metered, PowerBound};
 use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{Millijoules, Seconds};
+use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// The interval between attempts to reopen a lost GPU.
 const REOPEN_EVERY: Seconds = Seconds::new(2.0);
@@ -16,13 +16,6 @@ const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 /// The longest interval between two energy readings that does not count as a gap. During a gap, another job may have
 /// used the GPU.
 const LONGEST_INTERVAL: Seconds = Seconds::new(1.0);
-
-/// The longest part of the time in which samples may occupy the driver: reading the energy counter of an H100 takes 5 ms,
-/// most of them as CPU time.
-const MAX_BUSY: f64 = 0.01;
-
-/// The longest interval between two samples that [`MAX_BUSY`] may cause.
-const LONGEST_SPACING: Seconds = Seconds::new(0.5);
 
 /// The interval before a retry of a refused process-use call.
 const REFUSED_RETRY: Seconds = Seconds::new(10.0);
@@ -106,6 +99,14 @@ pub struct EnergyReading {
     pub counter: Option<Millijoules>,
 }
 
+impl EnergyReading {
+    /// Returns the mean power since the reading `earlier`.
+    pub fn mean_power_since(&self, earlier: &Self) -> Watts {
+        let used = self.metered.drawn.checked_since(earlier.metered.drawn).unwrap_or_default();
+        used.to_joules() / self.at.monotonic.since(earlier.at.monotonic)
+    }
+}
+
 /// The availability of one value that the GPU reports, such as its power.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Availability {
@@ -140,8 +141,6 @@ pub struct Observation {
     pub metered: Metered,
     /// The time up to which `metered` is known, which is earlier than `at` while neither energy nor power can be read.
     pub metered_at: Option<Now>,
-    /// The shortest interval between two samples that leaves the driver idle for most of the time.
-    pub spacing: Seconds,
     /// The latest value of the energy counter, up to which `metered` includes the counter's increase; `None` if the
     /// counter was never read.
     pub counter: Option<Millijoules>,
@@ -237,7 +236,6 @@ impl Worker {
             reading: Reading::default(),
             metered: Metered::default(),
             metered_at: None,
-            spacing: Seconds::ZERO,
             counter: None,
             after_gap: None,
             counter_resets: 0,
@@ -450,7 +448,6 @@ impl Worker {
         let (took, before) = (now.monotonic.since(start), self.took);
         if reading.energy.is_some() {
             self.took = took;
-            self.observation.spacing = (took / MAX_BUSY).min(LONGEST_SPACING);
         }
         let known = reading.enforced.max(reading.requested).or(self.observation.reading.requested);
         let highest = self.capabilities.highest_power(known);
@@ -567,28 +564,5 @@ mod tests {
         // Without an expected limit, as in a restore, any limit is overwritten.
         assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now(), || {}), Ok(()));
         assert_eq!(gpu.limit(), w(300));
-    }
-
-    #[test]
-    fn samples_of_a_slow_driver_are_further_apart() {
-        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
-        let range = LimitRange { min: w(100), max: w(300), default: w(300) };
-        let idle = Watts::new(30.0);
-        let physics = Physics { range, original_limit: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
-        let gpu = SimulatedGpu::new(physics, clock.clone());
-        let mut worker = Worker::new(Box::new(gpu.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
-        let mut spacing = |took| {
-            // The clock is read once before the driver's calls, and once after them.
-            let slow_clock = || {
-                clock.advance(Seconds::new(took));
-                clock.now()
-            };
-            worker.sample(slow_clock, true);
-            worker.observation().spacing.get()
-        };
-        for (took, expected) in [(0.000_02, 0.002), (0.002, 0.2), (0.005_5, 0.5), (0.9, 0.5)] {
-            let found = spacing(took);
-            assert!((found - expected).abs() < 1e-6, "{took}: {found} for {expected}");
-        }
     }
 }

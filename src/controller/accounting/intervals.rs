@@ -39,15 +39,10 @@ impl Accounting {
         };
         let is_due_on =
             |gpu: &&Gpu| gpu.interval.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b));
-        // An interval ends with a report if that is possible, so that it holds no energy from after a job's last report.
         let ids: Vec<GpuId> = node.gpus.iter().filter(is_due_on).map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
         for id in &ids {
-            let start = node.gpus.get(id).and_then(|gpu| gpu.interval.as_ref()).map(OpenInterval::start);
-            let crosses = start.zip(boundary).is_some_and(|(start, b)| start < b && b <= now.utc);
-            if !self.close_at_last_report(node, id) || crosses {
-                self.close_interval_now(node, id);
-            }
+            self.close_up_to_now(node, id, false);
         }
         !ids.is_empty()
     }
@@ -63,9 +58,17 @@ impl Accounting {
     pub(crate) fn close_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let now = node.now().monotonic;
         if !node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
-            self.close_at_last_report(node, id);
-            self.close_interval_now(node, id);
+            self.close_up_to_now(node, id, false);
         }
+    }
+
+    /// Closes a GPU's open interval, if it is long enough to be measured; first at the last report if the GPU's power has
+    /// changed since.
+    fn close_up_to_now(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) {
+        if let Some(reading) = node.gpus.get(id).and_then(|gpu| last_report(gpu, is_leaving)) {
+            self.close_interval_at(node, id, reading, false);
+        }
+        self.close_interval_now(node, id);
     }
 
     /// Closes a GPU's open interval, if it is long enough to be measured.
@@ -78,17 +81,6 @@ impl Accounting {
         for reading in gpu.observed.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_interval_at(node, id, reading, false);
         }
-    }
-
-    /// Closes a GPU's open interval at the last report of its job, so that energy after the end of the training, which
-    /// may be that of an idle GPU, is not counted as energy of the training. Returns whether it was closed. On a GPU
-    /// with several jobs it stays open: the jobs' use is known only up to now.
-    fn close_at_last_report(&mut self, node: &mut Node<'_>, id: &GpuId) -> bool {
-        let Some(gpu) = node.gpus.get(id).filter(|gpu| gpu.holder_count() == 1) else { return false };
-        let Some(interval) = gpu.interval.as_ref().filter(|it| !it.has_rule_changes()) else { return false };
-        let Some(reading) = gpu.at_last_report.filter(|it| interval.can_close(it.at)) else { return false };
-        self.close_interval_at(node, id, reading, false);
-        true
     }
 
     /// Closes a GPU's open interval at the time of `reading`. Without a new reading the interval stays open.
@@ -191,8 +183,7 @@ impl Accounting {
         if let Some(gpu) = node.gpus.get_mut(id) {
             gpu.observe();
         }
-        self.close_at_last_report(node, id);
-        self.close_interval_now(node, id);
+        self.close_up_to_now(node, id, is_leaving);
         self.split_unread(node, id, is_leaving);
         true
     }
@@ -202,8 +193,7 @@ impl Accounting {
         let Some(gpu) = node.gpus.get(id) else { return };
         // When a job leaves a GPU that answers, the time since the last reading is too short for another row, which
         // would come after the job's final account.
-        let pace = node.settings.sample_s.max(gpu.observed.spacing);
-        let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, pace);
+        let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, node.settings.sample_s);
         // A GPU without readings has no energy to attribute.
         if gpu.observed.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
             return;
@@ -218,7 +208,7 @@ impl Accounting {
 
     pub(crate) fn close_all_intervals(&mut self, node: &mut Node<'_>) {
         for id in node.gpus.ids() {
-            self.close_interval_now(node, &id);
+            self.close_up_to_now(node, &id, true);
             if let Some(reading) = node.gpus.get(&id).and_then(|gpu| gpu.observed.energy_reading()) {
                 self.close_interval_at(node, &id, reading, true);
             }
@@ -346,4 +336,32 @@ impl Accounting {
             );
         }
     }
+}
+
+/// Time since the last report from which an interval is cut at this report, if the power has changed by more than
+/// [`OTHER_POWER`]; the reading of a counter that changes ten times a second says little about a shorter time.
+const SILENCE: Seconds = Seconds::new(2.0);
+const OTHER_POWER: f64 = 0.05;
+/// Shortest time between the last report and a job's end from which the interval is cut at the report: less would be too
+/// short for an interval of its own.
+const SHORTEST: Seconds = Seconds::new(0.2);
+
+/// Returns the reading at the last report on a GPU if the GPU's open interval is to be cut there: the energy after the end
+/// of the training, which may be that of an idle GPU, must not count as energy of the training. An interval of several
+/// jobs is not cut, because the jobs' use is known only up to now.
+pub(super) fn last_report(gpu: &Gpu, is_leaving: bool) -> Option<EnergyReading> {
+    let (interval, newest) = (gpu.interval.as_ref()?, gpu.observed.energy_reading()?);
+    let last = gpu
+        .at_last_report
+        .filter(|last| interval.can_close(last.at) && last.counter.is_some() == newest.counter.is_some())?;
+    if gpu.holder_count() != 1 || interval.has_rule_changes() || interval.has_lost_energy(newest.metered) {
+        return None;
+    }
+    let since = newest.at.monotonic.since(last.at.monotonic);
+    if is_leaving {
+        return (since >= SHORTEST).then_some(last);
+    }
+    let (before, after) = (interval.mean_power(last.at, last.metered), newest.mean_power_since(&last));
+    let has_changed = (after - before).abs() > before * OTHER_POWER;
+    (since >= SILENCE && has_changed).then_some(last)
 }

@@ -18,7 +18,7 @@ impl Controller {
                 "job {id} {state}, so it makes no progress; report its start with POST /v1/jobs/{id}/begin first"
             )));
         }
-        // The GPUs are read now, so that their energy covers the same time as the report.
+        // The latest readings, so that the GPUs' energy covers nearly the same time as the report.
         self.gpus.refresh(&job.spec.gpus);
         let now = self.clock.now();
         job.observe(&self.gpus, now);

@@ -9,7 +9,7 @@ use super::interval::{Interval, to_micros};
 use super::meter::Metered;
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::time::{Monotonic, Now};
-use crate::units::{Millijoules, Seconds};
+use crate::units::{Millijoules, Seconds, Watts};
 
 /// Minimum duration of an interval: GPU sensors do not measure faster.
 const MIN_DURATION: Seconds = Seconds::new(0.2);
@@ -72,6 +72,11 @@ impl OpenInterval {
     /// Returns the time since the interval was opened.
     pub fn age(&self, now: Now) -> Seconds {
         now.monotonic.since(self.since)
+    }
+
+    /// Returns the mean power from the start of the interval to `at`, at which the device's meter shows `metered`.
+    pub fn mean_power(&self, at: Now, metered: Metered) -> Watts {
+        metered.drawn.checked_since(self.metered.drawn).unwrap_or_default().to_joules() / self.age(at)
     }
 
     /// Returns the start of the interval.

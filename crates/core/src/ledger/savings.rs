@@ -7,7 +7,7 @@
 //! energy unless a lower limit reduced it in the job. The sensors' gain error cancels in percentages if the same
 //! sensors measured job and reference; in grams it does not cancel. Carbon intensities without an actual value are
 //! forecasts: until the actual values are known, the interval includes the effect of the forecasts' standard error.
-//! The energy between the first and the last report is known to the half second, which matters for jobs of minutes.
+//! The energy between the first and the last report may be off by a moment's energy, which matters for jobs of minutes.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +25,8 @@ const MAX_REDUCTION_ERROR_PCT: f64 = 0.5;
 /// Maximum error of the time increase, in percentage points, due to time that may be training or pauses; with a larger
 /// error the saving is unknown.
 const MAX_TIME_ERROR_PCT: f64 = 0.3;
-/// Time by which the readings of the energy may miss the job's first and last report: readings are up to half a second
-/// apart, and a report may be sent a moment after the work that it reports.
+/// Time of the job's power by which the energy between its first and its last report may be wrong: the energy is read at
+/// intervals, and a report may be sent a moment after the work that it reports.
 const READING_OFFSET: Seconds = Seconds::new(0.5);
 /// Minimum number of earlier runs with the default batch size for a comparison of batch sizes.
 const MIN_RUNS: usize = 4;
