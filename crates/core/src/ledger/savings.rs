@@ -68,7 +68,7 @@ pub struct SavingBasis {
     pub same_sensors: bool,
     /// True if the reference is the maximum usable limit: the job's progress account counts training below this limit
     /// as slowed. If true, only slowed training is converted to the reference's throughput, and the rest counts with
-    /// its actual duration; if false, all of the job's work is converted.
+    /// its actual duration; if false, or if a slowed job has several references, all of the job's work is converted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
 }
@@ -306,7 +306,9 @@ struct TrainingSplit {
 impl TrainingSplit {
     fn of(account: &ProgressAccount, basis: &SavingBasis) -> Self {
         let lost = account.lost();
-        match basis.at_ceiling && account.samples > Samples::ZERO {
+        // The account does not say in which reference's time the job was slowed.
+        let is_known = basis.epochs.len() == 1 || lost.samples <= Samples::ZERO;
+        match basis.at_ceiling && is_known && account.samples > Samples::ZERO {
             true => Self {
                 at_reference: (account.active - lost.below).max(Seconds::ZERO),
                 part: (lost.samples / account.samples).min(1.0),
@@ -344,10 +346,15 @@ impl SavingBasis {
         if training <= Seconds::ZERO {
             return None;
         }
-        let reference = (completed.samples / training, energy / time);
+        // A job that was never slowed is its own reference: its power may have differed from that of the profile, for
+        // example because of the temperature.
+        let was_slowed = training_split.part > 0.0;
+        let own_power = (completed.energy - completed.stalled_energy) / completed.active;
+        let reference = (completed.samples / training, if was_slowed { energy / time } else { own_power });
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
-        let constant = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).unwrap_or(reference.1);
+        let mixed = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).filter(|_| was_slowed);
+        let constant = |rate| mixed(rate).unwrap_or(reference.1);
         compare_with_waits(completed, waits, reference, |rate| Some(constant(rate)), series)
     }
 

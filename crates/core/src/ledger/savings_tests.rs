@@ -228,6 +228,49 @@ fn time_at_the_reference_is_not_scaled() {
 }
 
 #[test]
+fn a_job_that_was_never_slowed_saves_nothing() {
+    // The profile measured 220 W on a warm GPU or with other data; the job itself drew 200 W at the same limit.
+    let done = done(4.0, 100.0, 200.0, 400.0);
+    let lost = Some(SlowedTraining::default());
+    let account = ProgressAccount { samples: done.samples, active: done.active, lost, ..ProgressAccount::default() };
+    let mix = vec![point(100.0, 220.0, 0.0, 1e9), point(80.0, 140.0, 0.0, 1e9)];
+    let basis = SavingBasis { at_ceiling: true, ..against(point(100.0, 220.0, 0.0, 1e9), mix) };
+    let known = SavingInput { account, series: flat(), ..known(&done) };
+    let found = saving(&known, &basis).expect("all is known");
+    let figures = [Some(found.carbon_reduction_pct), found.energy_effect_pct, found.timing_effect_pct];
+    for figure in figures.into_iter().chain([Some(found.time_increase_pct)]).flatten() {
+        assert!(figure.mean.abs() < 1e-9, "{found:?}");
+    }
+}
+
+#[test]
+fn a_slowed_job_with_several_references_is_compared_with_each_for_its_part() {
+    // First 10^6 samples at a lower limit: 10,300 s instead of 10,000 s. Then the work per sample doubles, and the job
+    // does 10^6 samples at the reference in 20,000 s.
+    let lost = SlowedTraining { below: Seconds::new(10_300.0), samples: Samples::new(1e6) };
+    let energy = Watts::new(495.0) * Seconds::new(10_300.0) + Watts::new(690.0) * Seconds::new(20_000.0);
+    let work = CompletedWork {
+        active: Seconds::new(30_300.0),
+        samples: Samples::new(2e6),
+        energy,
+        carbon: energy * GramsPerKwh::new(400.0),
+        ..done(1.0, 1.0, 1.0, 1.0)
+    };
+    let account =
+        ProgressAccount { samples: work.samples, active: work.active, lost: Some(lost), ..ProgressAccount::default() };
+    let first = against(point(100.0, 690.0, 0.0, 1e9), Vec::new());
+    let points = vec![first.points[0], point(50.0, 690.0, 0.0, 1e9)];
+    let epochs =
+        vec![ReferencePeriod { from: Samples::ZERO, point: 0 }, ReferencePeriod { from: Samples::new(1e6), point: 1 }];
+    let basis = SavingBasis { points, epochs, at_ceiling: true, ..first };
+    let known = SavingInput { account, series: flat(), ..known(&work) };
+    let found = saving(&known, &basis).expect("all is known");
+    assert!((found.time_increase_pct.mean - 1.0).abs() < 1e-9, "{found:?}");
+    let reduction = 100.0 * (1.0 - energy.get() / (690.0 * 30_000.0));
+    assert!((found.carbon_reduction_pct.mean - reduction).abs() < 1e-9, "{found:?}");
+}
+
+#[test]
 fn a_setting_with_unlucky_measurements_lowers_the_mixs_bound() {
     let (fast, slow) = (point(100.0, 200.0, 0.0, 1e9), point(80.0, 140.0, 0.0, 1e9));
     let exact = |throughput, power| point(throughput, power, 0.0, 1e9);
