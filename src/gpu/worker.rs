@@ -183,9 +183,9 @@ impl Observation {
     /// clock lock.
     pub fn unexplained_clock(&self) -> Option<u32> {
         let reading = self.reading;
-        let working = reading.processes != Some(0) || reading.reasons.is_some();
-        let free = reading.reasons.is_none_or(EventReasons::leave_clocks_free);
-        reading.sm_clock_mhz.filter(|_| self.fault.is_none() && working && free)
+        // Without reasons, a power limit may be what lowers the clock.
+        let free = reading.reasons.is_some_and(EventReasons::leave_clocks_free);
+        reading.sm_clock_mhz.filter(|_| self.fault.is_none() && free)
     }
 
     /// Returns how often, since the daemon opened the GPU, the GPU or its driver may have restarted. A restart sets the

@@ -24,6 +24,9 @@ const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
 /// Maximum pause before a write that was not permitted, or not supported, is tried again.
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
+/// Time after a write of a power limit in which an enforced limit below the requested one is no out-of-band cap yet.
+const ENFORCED_AFTER: Seconds = Seconds::new(3.0);
+
 /// Returns whether the reported limit is `wanted`, up to a driver's rounding.
 pub(crate) fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
     let (wanted, shown) = (wanted.watts(), shown.watts());
@@ -72,12 +75,17 @@ impl Gpu {
     }
 
     /// Detects an out-of-band cap (power limit set from outside the host). Such a cap is visible only while a higher
-    /// limit is requested; at other times the cap that was visible last is assumed to hold.
+    /// limit is requested; at other times the cap that was visible last is assumed to hold. Right after a write, the
+    /// enforced limit may still be the one before.
     pub(crate) fn detect_cap(&mut self) {
         let reading = &self.observed.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
-        if enforced < requested && !enforced.same_as(requested) {
-            self.out_of_band_cap = Some(enforced);
+        if enforced < requested && !is_rounded(requested, enforced) {
+            let written = self.observed.last_write.as_ref().filter(|it| matches!(it.write, Write::PowerLimit(_)));
+            let since = written.zip(self.observed.at).map(|(written, at)| at.monotonic.since(written.at.monotonic));
+            if since.is_none_or(|since| since >= ENFORCED_AFTER) {
+                self.out_of_band_cap = Some(enforced);
+            }
         } else if self.out_of_band_cap.is_some_and(|cap| requested > cap && !requested.same_as(cap)) {
             self.out_of_band_cap = None;
         }

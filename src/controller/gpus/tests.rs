@@ -149,3 +149,36 @@ fn a_recent_state_is_shared_until_it_is_too_old() {
     room.clock.advance(Seconds::new(0.001));
     assert_eq!(gpu.handle.recent(Seconds::new(0.001), |observed, _| observed.clone()), None);
 }
+
+#[test]
+fn an_enforced_limit_that_is_rounded_or_still_the_old_one_is_no_cap() {
+    let mut room = Room::of(1);
+    room.act(Some(200));
+    let id = room.gpus.ids()[0].clone();
+    let gpu = room.gpus.get_mut(&id).expect("exists");
+    let written = gpu.observed.last_write.as_ref().expect("a write").at;
+    let mut cap = |after: f64, enforced: u32| {
+        let later = written.monotonic.after(Seconds::new(after));
+        gpu.observed.at = Some(Now { monotonic: later, ..written });
+        gpu.observed.reading.enforced = Some(w(enforced));
+        gpu.detect_cap();
+        gpu.out_of_band_cap()
+    };
+    assert_eq!(cap(0.5, 150), None, "not in force yet");
+    assert_eq!(cap(10.0, 197), None, "rounded");
+    assert_eq!(cap(10.0, 150), Some(w(150)));
+    assert_eq!(cap(10.0, 200), None);
+}
+
+#[test]
+fn a_low_clock_without_event_reasons_is_not_taken_for_a_lock() {
+    let mut room = Room::of(1);
+    room.act(None);
+    let id = room.gpus.ids()[0].clone();
+    let observed = &mut room.gpus.get_mut(&id).expect("exists").observed;
+    (observed.reading.sm_clock_mhz, observed.reading.processes) = (Some(900), Some(1));
+    observed.reading.reasons = Some(Default::default());
+    assert_eq!(observed.unexplained_clock(), Some(900));
+    observed.reading.reasons = None;
+    assert_eq!(observed.unexplained_clock(), None);
+}
