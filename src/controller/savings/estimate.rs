@@ -29,6 +29,9 @@ const EDGE_TOLERANCE: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 const LEAST_REPORTED: f64 = 0.97;
 const UNREPORTED: Seconds = Seconds::new(10.0);
 
+/// Maximum number of parts of a job's forecasts whose errors are taken as independent.
+const PARTS: usize = 8;
+
 /// Minimum number of hours that a forecast score must cover to be used.
 const LEAST_SCORED_H: f64 = 24.0;
 
@@ -189,10 +192,10 @@ impl Estimate<'_> {
             return Ok(Err(format!("a part of its GPUs' energy is missing in the ledger: {why}")));
         }
         let series = self.series_since_request(&span, &waits).await?;
-        let with_larger_forecasts = self.with_error_added(&series);
+        let with_larger_forecasts = self.with_errors_added(&series);
         let known = |(completed, waits): (CompletedWork, WaitingTimes)| -> Result<SavingInput, String> {
             let larger = |series| Ok::<_, String>((self.completed_in(&span, &series, &waits)?.0, series));
-            let with_larger_forecasts = with_larger_forecasts.map(larger).transpose()?;
+            let with_larger_forecasts = with_larger_forecasts.into_iter().map(larger).collect::<Result<_, _>>()?;
             let account = stored.progress.account;
             Ok(SavingInput { completed, account, series: series.clone(), with_larger_forecasts, waits })
         };
@@ -235,18 +238,26 @@ impl Estimate<'_> {
         }
     }
 
-    /// Returns the carbon intensities, with each one that is not an actual value increased by its standard error;
-    /// `None` if all are actual values.
-    fn with_error_added(&self, series: &CarbonSeries) -> Option<CarbonSeries> {
-        if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
-            return None;
+    /// Returns the carbon intensities with those that are not actual values increased by their standard error: first all
+    /// of them, then each of up to [`PARTS`] successive parts of them alone, as errors of forecasts last some hours. Empty
+    /// if all are actual values.
+    fn with_errors_added(&self, series: &CarbonSeries) -> Vec<CarbonSeries> {
+        let forecasts = series.points().iter().filter(|(_, i)| !i.origin.is_actual()).count();
+        if forecasts == 0 {
+            return Vec::new();
         }
         let error = self.usual_error().unwrap_or_else(|| spread(self.snapshot.signal.accounting_series().series()));
-        let larger = |i: &Intensity| match i.origin.is_actual() {
-            true => *i,
-            false => Intensity { value: i.value * (1.0 + error), ..*i },
+        let larger = |of: std::ops::Range<usize>| {
+            let mut place = 0;
+            series.map(|i| {
+                let is_larger = !i.origin.is_actual() && of.contains(&place);
+                place += usize::from(!i.origin.is_actual());
+                Intensity { value: i.value * if is_larger { 1.0 + error } else { 1.0 }, ..*i }
+            })
         };
-        Some(series.map(larger))
+        let length = forecasts.div_ceil(PARTS);
+        let parts = (0..forecasts).step_by(length).map(|from| from..from + length);
+        std::iter::once(0..forecasts).chain(parts.filter(|part| part.len() < forecasts)).map(larger).collect()
     }
 
     /// Returns the relative standard error of the preferred source's forecasts an hour ahead; `None` if too few of
@@ -328,7 +339,8 @@ impl Estimate<'_> {
             return Err("the ledger does not cover the time between its first report and its last".into());
         }
         // The rest may be the last moments between the work and its report.
-        if reported < LEAST_REPORTED && covered - covered * reported > UNREPORTED * (self.stored.spec.gpus.len() as f64) {
+        if reported < LEAST_REPORTED && covered - covered * reported > UNREPORTED * (self.stored.spec.gpus.len() as f64)
+        {
             return Err(format!(
                 "its reports account for only {:.0} % of the time between the first and the last: their at_s must count \
                  all time, the job's pauses included",

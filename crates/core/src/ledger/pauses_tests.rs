@@ -214,7 +214,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
                 completed,
                 account,
                 series: grid(job.now * 2.0),
-                with_larger_forecasts: None,
+                with_larger_forecasts: Vec::new(),
                 waits: WaitingTimes::default(),
             },
             &basis,

@@ -40,9 +40,9 @@ pub struct SavingInput {
     pub account: ProgressAccount,
     /// Carbon intensities, from the job's start to the end that the job would have had at the reference.
     pub series: CarbonSeries,
-    /// Value of `completed` (first) and `series` (second) if all forecasts were larger by their standard error; absent
-    /// if `series` contains no forecasts.
-    pub with_larger_forecasts: Option<(CompletedWork, CarbonSeries)>,
+    /// Values of `completed` (first) and `series` (second) if forecasts were larger by their standard error: first all
+    /// forecasts together, then each of several successive parts of them alone. Empty if `series` contains no forecasts.
+    pub with_larger_forecasts: Vec<(CompletedWork, CarbonSeries)>,
     /// Waiting times of the job before its start and in suspensions.
     pub waits: WaitingTimes,
 }
@@ -197,13 +197,17 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
     let mut provisional = false;
-    if let Some((completed, series)) = with_larger_forecasts {
+    for (i, (completed, series)) in with_larger_forecasts.iter().enumerate() {
         let moved = compared(&with_pauses(completed), &basis.points, series)
             .ok_or("the carbon intensity is unknown for part of the time")?;
         let off = difference(&moved, &found);
-        provisional = off.iter().any(|off| *off != 0.0);
-        for (sum, off) in errors.iter_mut().zip(off) {
-            sum.add(off, f64::INFINITY);
+        provisional |= off.iter().any(|off| *off != 0.0);
+        for (figure, (sum, off)) in errors.iter_mut().zip(off).enumerate() {
+            // An error common to all forecasts cancels in percentages, one of a part of them does not. The grams have the
+            // error of all forecasts together already.
+            if i == 0 || figure != GRAMS {
+                sum.add(off, f64::INFINITY);
+            }
         }
     }
     // If other sensors measured the points, the gain errors of the job's energy and of the points may be opposite.
@@ -273,6 +277,8 @@ fn ambiguous_time_effect(
 }
 
 const FIGURES: usize = 7;
+/// Index of the reduction in grams in [`figures`].
+const GRAMS: usize = 1;
 
 /// Returns the figures that have a confidence interval: reduction of emissions in percent and in grams, time increase,
 /// energy effect, timing effect, start effect and suspension effect, the last five in percent.

@@ -51,7 +51,7 @@ fn known(done: &CompletedWork) -> SavingInput {
         completed: *done,
         account: ProgressAccount::default(),
         series: grid(),
-        with_larger_forecasts: None,
+        with_larger_forecasts: Vec::new(),
         waits: WaitingTimes::default(),
     }
 }
@@ -168,7 +168,7 @@ fn forecasts_widen_the_interval() {
             .collect(),
     );
     let completed = CompletedWork { carbon: work.carbon * 1.025, ..work };
-    let open = SavingInput { with_larger_forecasts: Some((completed, larger.0)), ..known(&work) };
+    let open = SavingInput { with_larger_forecasts: vec![(completed, larger.0)], ..known(&work) };
     let found = saving(&open, &basis).expect("all is known");
     assert!(found.provisional && !settled.provisional);
     assert_eq!(found.carbon_reduction_pct.mean, settled.carbon_reduction_pct.mean);
@@ -176,8 +176,35 @@ fn forecasts_widen_the_interval() {
     assert!(width(found.carbon_reduction_g) > width(settled.carbon_reduction_g));
     assert!(width(found.carbon_reduction_pct) > width(settled.carbon_reduction_pct));
     assert_eq!(width(found.time_increase_pct), width(settled.time_increase_pct), "emissions do not affect time");
-    let same = SavingInput { with_larger_forecasts: Some((work, grid())), ..known(&work) };
+    let same = SavingInput { with_larger_forecasts: vec![(work, grid())], ..known(&work) };
     assert_eq!(saving(&same, &basis).expect("all is known"), settled);
+}
+
+#[test]
+fn forecasts_of_all_hours_widen_the_percentage_too() {
+    let (work, basis) = (done(4.0, 90.0, 180.0, 400.0), against(point(100.0, 220.0, 0.0, 1e9), Vec::new()));
+    let settled = saving(&known(&work), &basis).expect("all is known").carbon_reduction_pct;
+    // The job had a quarter of its emissions in each of four hours, and ran more slowly than at the reference: 4 hours
+    // instead of 3.6.
+    let part = |hour: Option<i64>| {
+        let is_larger =
+            |slot: &Slot| hour.is_none_or(|hour| slot.start() == DateTime::UNIX_EPOCH + TimeDelta::hours(hour));
+        let series = grid();
+        let points = series
+            .points()
+            .iter()
+            .map(|(slot, i)| (*slot, Intensity { value: i.value * if is_larger(slot) { 1.1 } else { 1.0 }, ..*i }));
+        let carbon = work.carbon * if hour.is_none() { 1.1 } else { 1.025 };
+        (CompletedWork { carbon, ..work }, TimeSeries::from_points(points.collect()).0)
+    };
+    let width = |parts: Vec<_>| {
+        let found =
+            saving(&SavingInput { with_larger_forecasts: parts, ..known(&work) }, &basis).expect("all is known");
+        found.carbon_reduction_pct.high - found.carbon_reduction_pct.low
+    };
+    let (common, each) = (width(vec![part(None)]), width([None, Some(0), Some(1), Some(2), Some(3)].map(part).into()));
+    assert!((common - (settled.high - settled.low)).abs() < 1e-9, "an error of all forecasts together cancels");
+    assert!(each > common + 1.0, "{each}, {common}");
 }
 
 #[test]
