@@ -67,7 +67,7 @@ impl Profile {
     }
 
     /// Returns the throughput that every slowdown refers to: r(l_max) of `planning.md` §1, that of the ceiling. If a lower
-    /// setting was measured as faster by more than [`FASTER`] standard errors, returns its throughput less these
+    /// setting was measured as faster by more than two standard errors, returns its throughput less these
     /// standard errors, because in truth no lower setting is faster. `None` if the ceiling was not measured.
     pub fn reference(&self) -> Option<SamplesPerSecond> {
         let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
