@@ -179,11 +179,11 @@ impl Observation {
         self.metered_at.map(|at| EnergyReading { at, metered: self.metered, counter: self.counter })
     }
 
-    /// Returns the clock in MHz if the GPU works and reports no reason for a lowered clock. A low clock then means a
-    /// clock lock.
+    /// Returns the clock in MHz if the driver reports event reasons, and none of them lowers the clock. A low clock then
+    /// means a clock lock.
     pub fn unexplained_clock(&self) -> Option<u32> {
         let reading = self.reading;
-        // Without reasons, a power limit may be what lowers the clock.
+        // If the driver does not report event reasons, a power limit may have lowered the clock.
         let free = reading.reasons.is_some_and(EventReasons::leave_clocks_free);
         reading.sm_clock_mhz.filter(|_| self.fault.is_none() && free)
     }

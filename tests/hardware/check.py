@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What wattune reads from real NVIDIA GPUs, beside the same functions of NVML called directly.
+"""Compares what wattune reads from NVIDIA GPUs with direct calls of NVML.
 
     tests/hardware/check.py WATTUNE [SECONDS]
 
@@ -27,7 +27,7 @@ from datetime import datetime
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from nvml import POWER_AVERAGE, POWER_INSTANT, Nvml, Sampler  # noqa: E402
+from nvml import POWER_AVERAGE, POWER_INSTANT, Nvml, Sampler
 
 failures = []
 

@@ -1,4 +1,4 @@
-"""NVML without wattune: the functions that read, called directly, to compare wattune with."""
+"""Functions of NVML that read, called directly, for comparison with wattune."""
 
 import ctypes
 import threading
@@ -70,7 +70,7 @@ class Nvml:
         return (None, None) if code else (low.value, high.value)
 
     def settings(self, index):
-        """What a program with rights could have changed."""
+        """Settings of a GPU that a privileged program can change."""
         return {
             "requested limit, mW": self.read("nvmlDeviceGetPowerManagementLimit", index),
             "enforced limit, mW": self.read("nvmlDeviceGetEnforcedPowerLimit", index),

@@ -10,7 +10,7 @@ use chrono::TimeDelta;
 
 use super::Accounting;
 use super::backlog::{NEVER_COUNTED, RESET_UNWATCHED};
-use super::intervals::last_report;
+use super::intervals::reading_at_last_report;
 use crate::controller::gpus::Gpu;
 use crate::controller::node::Node;
 use crate::gpu::journal::boot_id;
@@ -98,9 +98,11 @@ impl Accounting {
         }
         let rule = self.rule_so_far(node, gpu.id())?;
         let why = if interval.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
-        // After a kill the intervals are cut as they would have been without it.
+        // Cut at the last report here too, so that a kill does not change how the energy is divided.
         let mut rest = interval.clone();
-        let before = last_report(gpu, false).and_then(|cut| rest.close(cut.at, cut.metered, &rule)).unwrap_or_default();
+        let before = reading_at_last_report(gpu, false)
+            .and_then(|cut| rest.close(cut.at, cut.metered, &rule))
+            .unwrap_or_default();
         let Some(mut open) = as_closed(&device, &rest, reading.at, reading.metered, &rule, why) else {
             // The interval is too short to be closed. For a GPU without a counter, only this empty record shows up to
             // which time the energy is recorded.

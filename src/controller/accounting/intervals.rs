@@ -62,10 +62,10 @@ impl Accounting {
         }
     }
 
-    /// Closes a GPU's open interval, if it is long enough to be measured; first at the last report if the GPU's power has
-    /// changed since.
+    /// Closes a GPU's open interval, if it is long enough to be measured: first at the last report, if `is_leaving` (the
+    /// job ends, or the daemon stops) or if the power has changed since, then at the newest reading.
     fn close_up_to_now(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) {
-        if let Some(reading) = node.gpus.get(id).and_then(|gpu| last_report(gpu, is_leaving)) {
+        if let Some(reading) = node.gpus.get(id).and_then(|gpu| reading_at_last_report(gpu, is_leaving)) {
             self.close_interval_at(node, id, reading, false);
         }
         self.close_interval_now(node, id);
@@ -338,18 +338,19 @@ impl Accounting {
     }
 }
 
-/// Time since the last report from which an interval is cut at this report, if the power has changed by more than
-/// [`OTHER_POWER`]; the reading of a counter that changes ten times a second says little about a shorter time.
+/// Minimum time since the last report for a cut there: counters change every 100 ms, so that the power over a shorter time
+/// is inaccurate.
 const SILENCE: Seconds = Seconds::new(2.0);
+/// Minimum relative change of the power since the last report for a cut there.
 const OTHER_POWER: f64 = 0.05;
-/// Shortest time between the last report and a job's end from which the interval is cut at the report: less would be too
-/// short for an interval of its own.
+/// Minimum time between the last report and the end of the job, or the stop of the daemon, for a cut at the report: a
+/// shorter interval is not measurable.
 const SHORTEST: Seconds = Seconds::new(0.2);
 
-/// Returns the reading at the last report on a GPU if the GPU's open interval is to be cut there: the energy after the end
-/// of the training, which may be that of an idle GPU, must not count as energy of the training. An interval of several
-/// jobs is not cut, because the jobs' use is known only up to now.
-pub(super) fn last_report(gpu: &Gpu, is_leaving: bool) -> Option<EnergyReading> {
+/// Returns the reading at the last report on a GPU if the GPU's open interval is to be cut there; otherwise energy after
+/// the end of the training, which may be that of an idle GPU, would count as energy of the training. An interval of several
+/// jobs is not cut, because the jobs' use of the GPU at the report is not recorded.
+pub(super) fn reading_at_last_report(gpu: &Gpu, is_leaving: bool) -> Option<EnergyReading> {
     let (interval, newest) = (gpu.interval.as_ref()?, gpu.observed.energy_reading()?);
     let last = gpu
         .at_last_report

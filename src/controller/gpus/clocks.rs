@@ -33,7 +33,7 @@ impl Gpu {
                 tracing::info!(gpu.uuid = %id, "GPU {id}: clocks unlocked");
             } else {
                 tracing::info!(gpu.uuid = %id, "GPU {id}: the driver accepted the request to remove wattune's clock limit of \
-                    {lock}; the GPU is idle or limited for another reason, so its clock does not show the effect");
+                    {lock}; the GPU is idle, limited for another reason, or reports no reasons, so its clock does not show the effect");
             }
             (self.clocks.unlocking, self.clocks.unlocked) = (None, true);
         }

@@ -162,6 +162,8 @@ pub(crate) struct EndedOverride {
 pub(super) struct Writes {
     pub(super) limit: Option<WrittenLimit>,
     pub(super) in_flight: Option<(Write, Monotonic)>,
+    /// Time at which the last write of a limit ended.
+    pub(super) limit_at: Option<Monotonic>,
     /// Finished writes that are not in the audit log yet, oldest first.
     pub(super) finished: Vec<FinishedWrite>,
     /// Last finished write of a limit; `None` once the ledger has it.

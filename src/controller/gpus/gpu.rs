@@ -141,6 +141,7 @@ impl Gpu {
         };
         if matches!(write, Write::PowerLimit(_)) {
             self.writes.changed_limit = Some(finished.clone());
+            self.writes.limit_at = Some(outcome.at.monotonic);
         }
         self.writes.finished.push(finished);
         match (&outcome.result, write) {

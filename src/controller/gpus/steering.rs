@@ -24,7 +24,7 @@ const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
 /// Maximum pause before a write that was not permitted, or not supported, is tried again.
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
-/// Time after a write of a power limit in which an enforced limit below the requested one is no out-of-band cap yet.
+/// Time after a write of a power limit in which a lower enforced limit does not count as an out-of-band cap.
 const ENFORCED_AFTER: Seconds = Seconds::new(3.0);
 
 /// Returns whether the reported limit is `wanted`, up to a driver's rounding.
@@ -80,10 +80,10 @@ impl Gpu {
     pub(crate) fn detect_cap(&mut self) {
         let reading = &self.observed.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
-        if enforced < requested && !is_rounded(requested, enforced) {
-            let written = self.observed.last_write.as_ref().filter(|it| matches!(it.write, Write::PowerLimit(_)));
-            let since = written.zip(self.observed.at).map(|(written, at)| at.monotonic.since(written.at.monotonic));
-            if since.is_none_or(|since| since >= ENFORCED_AFTER) {
+        if enforced < requested && !enforced.same_as(requested) {
+            let is_being_written = matches!(self.writes.in_flight, Some((Write::PowerLimit(_), _)));
+            let since = self.writes.limit_at.zip(self.observed.at).map(|(written, at)| at.monotonic.since(written));
+            if !is_being_written && since.is_none_or(|since| since >= ENFORCED_AFTER) {
                 self.out_of_band_cap = Some(enforced);
             }
         } else if self.out_of_band_cap.is_some_and(|cap| requested > cap && !requested.same_as(cap)) {

@@ -18,7 +18,7 @@ impl Controller {
                 "job {id} {state}, so it makes no progress; report its start with POST /v1/jobs/{id}/begin first"
             )));
         }
-        // The latest readings, so that the GPUs' energy covers nearly the same time as the report.
+        // With the latest readings the GPUs' energy covers nearly the same time as the report.
         self.gpus.refresh(&job.spec.gpus);
         let now = self.clock.now();
         job.observe(&self.gpus, now);
@@ -26,7 +26,7 @@ impl Controller {
         let (first, total) = (job.progress.last.is_none(), job.progress.total_samples);
         job.report(report, now)?;
         for id in job.spec.gpus.clone() {
-            // Before the first report the GPU may have been idle, so its energy gets a row of its own.
+            // Before the first report the GPU may have been idle, so the energy before it gets an interval of its own.
             if first {
                 self.accounting.close_interval_of(&mut node!(self), &id);
             }

@@ -24,11 +24,6 @@ use wattune_core::units::{Joules, Samples, Seconds, Watts};
 /// between readings.
 const EDGE_TOLERANCE: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 
-/// Part of the time between a job's first and last report, by the daemon's clock, that the job's own clock must show; a
-/// difference of [`UNREPORTED`] is always allowed.
-const LEAST_REPORTED: f64 = 0.97;
-const UNREPORTED: Seconds = Seconds::new(10.0);
-
 /// Maximum number of parts of a job's forecasts whose errors are taken as independent.
 const PARTS: usize = 8;
 
@@ -337,15 +332,6 @@ impl Estimate<'_> {
         let reported = present * (self.stored.spec.gpus.len() as f64) / covered;
         if !(reported.is_finite() && reported < 1.1) {
             return Err("the ledger does not cover the time between its first report and its last".into());
-        }
-        // The rest may be the last moments between the work and its report.
-        if reported < LEAST_REPORTED && covered - covered * reported > UNREPORTED * (self.stored.spec.gpus.len() as f64)
-        {
-            return Err(format!(
-                "its reports account for only {:.0} % of the time between the first and the last: their at_s must count \
-                 all time, the job's pauses included",
-                100.0 * reported
-            ));
         }
         if recorded.unknown + before.unknown + between.unknown > Joules::ZERO {
             return Err("the carbon intensity is unknown for a part of the job's time".into());

@@ -66,17 +66,17 @@ impl Profile {
         self.points.first()
     }
 
-    /// Returns the throughput that every slowdown refers to: r(l_max) of `planning.md` §1, that of the ceiling. If a lower
-    /// setting was measured as faster by more than two standard errors, returns its throughput less these
-    /// standard errors, because in truth no lower setting is faster. `None` if the ceiling was not measured.
+    /// Returns r(l_max) of `planning.md` §1, to which slowdowns are relative: the throughput at the maximum usable limit
+    /// or, if a lower limit was measured as faster by more than two standard errors, that limit's throughput less two
+    /// standard errors, because in truth no lower limit is faster. `None` if it was not measured, or is zero.
     pub fn reference(&self) -> Option<SamplesPerSecond> {
         let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
         let rate = self.points.iter().map(least).fold(self.ceiling()?.throughput.mean, SamplesPerSecond::max);
         (rate > SamplesPerSecond::ZERO).then_some(rate)
     }
 
-    /// Returns the profile with the ceiling at the throughput [`Self::reference`], so that a plan may not lose more time
-    /// than the account of the slowdown allows.
+    /// Replaces the throughput at the maximum usable limit by [`Self::reference`], so that plans and the account of the
+    /// slowdown use the same reference.
     #[must_use]
     pub fn with_reference(mut self) -> Self {
         if let (Some(reference), Some(ceiling)) = (self.reference(), self.points.first_mut()) {

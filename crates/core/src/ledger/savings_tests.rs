@@ -255,22 +255,6 @@ fn time_at_the_reference_is_not_scaled() {
 }
 
 #[test]
-fn a_job_that_was_never_slowed_saves_nothing() {
-    // The profile measured 220 W on a warm GPU or with other data; the job itself drew 200 W at the same limit.
-    let done = done(4.0, 100.0, 200.0, 400.0);
-    let lost = Some(SlowedTraining::default());
-    let account = ProgressAccount { samples: done.samples, active: done.active, lost, ..ProgressAccount::default() };
-    let mix = vec![point(100.0, 220.0, 0.0, 1e9), point(80.0, 140.0, 0.0, 1e9)];
-    let basis = SavingBasis { at_ceiling: true, ..against(point(100.0, 220.0, 0.0, 1e9), mix) };
-    let known = SavingInput { account, series: flat(), ..known(&done) };
-    let found = saving(&known, &basis).expect("all is known");
-    let figures = [Some(found.carbon_reduction_pct), found.energy_effect_pct, found.timing_effect_pct];
-    for figure in figures.into_iter().chain([Some(found.time_increase_pct)]).flatten() {
-        assert!(figure.mean.abs() < 1e-9, "{found:?}");
-    }
-}
-
-#[test]
 fn a_slowed_job_with_several_references_is_compared_with_each_for_its_part() {
     // First 10^6 samples at a lower limit: 10,300 s instead of 10,000 s. Then the work per sample doubles, and the job
     // does 10^6 samples at the reference in 20,000 s.
