@@ -100,6 +100,11 @@ impl Estimate<'_> {
             OrUnknown::Known(at) => Ok(*at),
             OrUnknown::Unknown { unknown } => Err(unknown.clone()),
         };
+        let restarts = self.job.profiler.as_ref().map(|p| p.restarts());
+        if self.job.restarts_at_reference.is_some_and(|recorded| Some(recorded) < restarts) {
+            // The work since the change has no reference yet, and the new measurements do not fit the work before.
+            return Err("its throughput or power has changed, and it is being profiled again".into());
+        }
         let limits = which.of(newest).limits.clone();
         let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
         let mut as_frozen = points.clone();

@@ -1,4 +1,5 @@
-//! Savings of jobs whose GPUs are idle before the first report, as while a program loads its data, and after the last.
+//! Savings of jobs that are never slowed: their GPUs are idle before the first report, as while a program loads its data,
+//! and after the last one, or their work changes.
 
 use std::sync::Arc;
 
@@ -36,16 +37,20 @@ struct Run {
     training_s: f64,
     after_s: f64,
     report_every_s: f64,
+    /// Time of training from which on a sample takes twice the time, at less power.
+    changes_at_s: f64,
     end: End,
 }
 
-/// Returns the job's saving against the original limit in percent, from a daemon that sets no limits; the reason where it
-/// is unknown.
-async fn saving(run: Run) -> Result<f64, String> {
+/// Returns the job's saving against the original limit in percent, from a daemon that sets no limits, at the end and each
+/// minute after the work has changed; the reason where it is unknown.
+async fn savings(run: Run) -> Vec<Result<f64, String>> {
     let clock = Arc::new(ManualClock::at("2026-03-01T10:10:03Z".parse().expect("a time")));
     let limit = |w| PowerLimit::from_watts(Watts::new(w));
     let range = LimitRange { min: limit(200.0), max: limit(700.0), default: limit(700.0) };
-    let curve = LoadCurve::saturating(&range, Watts::new(680.0), Watts::new(150.0), SamplesPerSecond::new(100.0));
+    let load =
+        |power, rate| LoadCurve::saturating(&range, Watts::new(power), Watts::new(150.0), SamplesPerSecond::new(rate));
+    let (curve, changed) = (load(680.0, 100.0), load(400.0, 50.0));
     let physics = Physics {
         range,
         original_limit: limit(700.0),
@@ -66,7 +71,7 @@ async fn saving(run: Run) -> Result<f64, String> {
     let start = async || {
         let devices: Vec<Box<dyn wattune::gpu::GpuDevice>> = vec![Box::new(gpu.device(0, "GPU"))];
         let parts = Parts {
-            settings: Settings { observe: true, ..Settings::default() },
+            settings: Settings { observe: run.changes_at_s.is_infinite(), ..Settings::default() },
             ..Parts::new(state.path(), clock.clone(), devices, Sampling::OnRequest, feeds.clone())
         };
         let mut controller = Controller::start(parts).await.expect("starts");
@@ -76,8 +81,11 @@ async fn saving(run: Run) -> Result<f64, String> {
     let mut controller = start().await;
     let id = JobId::new(controller.register(job(run)).await.expect("registered").job_id).expect("an id");
     let begun = clock.monotonic();
-    let (mut next_report, mut started) = (0.0, None);
-    let work_until = |seconds: f64| Samples::new(100.0 * seconds);
+    let (mut next_report, mut next_look, mut found) = (0.0, run.changes_at_s, Vec::new());
+    let work_until = |seconds: f64| {
+        let before = seconds.min(run.changes_at_s);
+        Samples::new(100.0 * before + 50.0 * (seconds - before))
+    };
     loop {
         let now = clock.monotonic().since(begun).get();
         if now >= run.before_s + run.training_s + run.after_s {
@@ -85,14 +93,15 @@ async fn saving(run: Run) -> Result<f64, String> {
         }
         let trained = now - run.before_s;
         if trained >= 0.0 && trained < run.training_s {
-            if started.is_none() {
-                gpu.run(Some(curve.clone()));
-                started = Some(());
-            }
+            gpu.run(Some(if trained < run.changes_at_s { &curve } else { &changed }.clone()));
             if trained >= next_report {
                 next_report += run.report_every_s;
                 let report = ProgressReport::new(work_until(trained), None);
                 controller.progress(&id, report).await.expect("taken");
+            }
+            if trained >= next_look {
+                next_look += 60.0;
+                found.push(saving(&mut controller, &id).await);
             }
         } else {
             gpu.run(None);
@@ -113,8 +122,13 @@ async fn saving(run: Run) -> Result<f64, String> {
             controller = start().await;
         }
     }
-    let account = controller.account_of(&id).await.expect("known");
+    found.push(saving(&mut controller, &id).await);
     controller.shut_down().await;
+    found
+}
+
+async fn saving(controller: &mut Controller, id: &JobId) -> Result<f64, String> {
+    let account = controller.account_of(id).await.expect("known");
     let savings = serde_json::to_value(&account.savings).expect("JSON");
     let against = &savings["against_original"];
     against["carbon_reduction_pct"]["mean"].as_f64().ok_or_else(|| against["unknown"].to_string())
@@ -122,7 +136,7 @@ async fn saving(run: Run) -> Result<f64, String> {
 
 fn job(run: Run) -> NewJob {
     let lease = Some(Seconds::new(if run.end == End::Nothing { 60.0 } else { 3600.0 }));
-    NewJob { lease, ..support::job("ends", 0.05) }
+    NewJob { lease, ..support::job("ends", if run.changes_at_s.is_infinite() { 0.05 } else { 0.0 }) }
 }
 
 #[tokio::test]
@@ -135,9 +149,28 @@ async fn an_idle_gpu_before_and_after_the_training_saves_nothing() {
             training_s: rng.random_range(100.0..400.0),
             after_s: rng.random_range(0.5..longest),
             report_every_s: [1.0, 2.0, 5.0, 10.0][rng.random_range(0..4)],
+            changes_at_s: f64::INFINITY,
             end: [End::Job, End::Nothing, End::Stop, End::Kill][rng.random_range(0..4)],
         };
-        let found = saving(run).await;
-        assert!(found.as_ref().is_ok_and(|pct| pct.abs() <= 0.5), "{run:?}: {found:?}");
+        let found = savings(run).await;
+        assert!(matches!(found[..], [Ok(pct)] if pct.abs() <= 0.5), "{run:?}: {found:?}");
     }
+}
+
+#[tokio::test]
+async fn new_measurements_are_not_the_reference_of_earlier_work() {
+    let run = Run {
+        before_s: 0.0,
+        training_s: 5400.0,
+        after_s: 0.5,
+        report_every_s: 1.0,
+        changes_at_s: 3600.0,
+        end: End::Job,
+    };
+    let found = savings(run).await;
+    let unknown = found.iter().filter(|found| found.as_ref().is_err_and(|why| why.contains("profiled again"))).count();
+    assert!(unknown > 0, "{found:?}");
+    // Until the change is noticed, the new work counts as that of the profile.
+    assert!(found.iter().flatten().all(|pct| pct.abs() < 12.0), "{found:?}");
+    assert!(found.last().is_some_and(Result::is_ok), "{found:?}");
 }
