@@ -57,6 +57,23 @@ pub struct Comparison {
     pub timing_effect_pct: f64,
 }
 
+impl Comparison {
+    /// Returns the comparison of a job with itself, as for a job that was never slowed; `None` if it caused no emissions.
+    pub(super) fn with_itself(completed: &CompletedWork) -> Option<Self> {
+        (completed.carbon > GramsCo2e::ZERO).then(|| Self {
+            time_at_reference: completed.active + completed.stalled,
+            energy_at_reference: completed.energy,
+            carbon_at_reference: completed.carbon,
+            carbon_reduction_pct: 0.0,
+            time_increase_pct: 0.0,
+            start_effect_pct: 0.0,
+            suspension_effect_pct: 0.0,
+            energy_effect_pct: 0.0,
+            timing_effect_pct: 0.0,
+        })
+    }
+}
+
 /// Compares `completed` with the same work at the maximum usable limit (or another reference), where the job has
 /// throughput `reference.0` and power `reference.1`. `static_power` returns the power of the best constant mix of power
 /// limits with a given throughput (the lower hull of the profile); `series` holds the carbon intensities.

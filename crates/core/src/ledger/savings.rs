@@ -1,19 +1,21 @@
 //! Savings of a job compared with a reference, with 95 % confidence intervals.
 //!
 //! The reference is the same work at one setting (power limits of the job's GPUs) from the job's start on, with the
-//! throughput and power that the job's profile measured at this setting. To find the error, each measured quantity in
-//! turn is shifted by its standard error, and the resulting changes of the saving are combined as independent errors.
-//! The job's own pauses, such as evaluation, are part of the reference: they have the same duration there, and the same
+//! throughput and power that the job's profile measured at this setting; training that took place at this setting counts
+//! as it was. To find the error, each measured quantity in turn is shifted by its standard error, and the resulting
+//! changes of the saving are combined as independent errors. The job's own pauses, such as evaluation, are part of the reference: they have the same duration there, and the same
 //! energy unless a lower limit reduced it in the job. The sensors' gain error cancels in percentages if the same
 //! sensors measured job and reference; in grams it does not cancel. Carbon intensities without an actual value are
 //! forecasts: until the actual values are known, the interval includes the effect of the forecasts' standard error.
-//! The energy between the first and the last report may be off by half a second of the job's power,, 0.8 % for a job of one minute.
+//! The energy between the first and the last report may be off by half a second of the job's power,
+//! 0.8 % for a job of one minute.
 
 use serde::{Deserialize, Serialize};
 
 use super::confidence::{ConfidenceInterval, Errors, LEAST_FREEDOM, student};
 use super::counterfactual::{Comparison, CompletedWork, compare_with_waits};
 use super::pauses::pause_energy;
+use super::training_split::TrainingSplit;
 use super::waiting_times::WaitingTimes;
 use crate::domain::{CarbonSeries, SENSOR_GAIN, Slot};
 use crate::profile::{Evidence, ProgressAccount};
@@ -67,8 +69,9 @@ pub struct SavingBasis {
     /// True if the sensors of the job's own GPUs measured `points`, and not those of other GPUs.
     pub same_sensors: bool,
     /// True if the reference is the maximum usable limit: the job's progress account counts training below this limit
-    /// as slowed. If true, only slowed training is converted to the reference's throughput, and the rest counts with
-    /// its actual duration; if false, or if a slowed job has several references, all of the job's work is converted.
+    /// as slowed. If true, only slowed training is converted to the reference's throughput and power, and the rest
+    /// counts with its actual duration and energy; if false, or if a slowed job has several references, all of the
+    /// job's work is converted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
 }
@@ -149,7 +152,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     let pauses = pause_energy(account, basis.limit)?;
     let with_pauses = |completed: &CompletedWork| CompletedWork { stalled_energy: pauses.mean, ..*completed };
     let completed = &with_pauses(completed);
-    let training_split = TrainingSplit::of(account, basis);
+    let training_split = basis.training_split(account);
     let compared = |completed: &CompletedWork, points: &[Evidence], series: &CarbonSeries| {
         basis.compared(completed, waits, &training_split, points, None, series)
     };
@@ -301,31 +304,16 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
     std::array::from_fn(|i| a[i] - b[i])
 }
 
-/// Division of a job's training between the reference's setting and other settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct TrainingSplit {
-    /// Training time at the reference's setting, as it was.
-    at_reference: Seconds,
-    /// Fraction of the job's samples that were completed at other settings.
-    part: f64,
-}
-
-impl TrainingSplit {
-    fn of(account: &ProgressAccount, basis: &SavingBasis) -> Self {
-        let lost = account.lost();
+impl SavingBasis {
+    fn training_split(&self, account: &ProgressAccount) -> TrainingSplit {
         // If there are several references, the account does not record during which one the job was slowed.
-        let is_known = basis.epochs.len() == 1 || lost.samples <= Samples::ZERO;
-        match basis.at_ceiling && is_known && account.samples > Samples::ZERO {
-            true => Self {
-                at_reference: (account.active - lost.below).max(Seconds::ZERO),
-                part: (lost.samples / account.samples).min(1.0),
-            },
-            false => Self { at_reference: Seconds::ZERO, part: 1.0 },
+        let is_known = self.epochs.len() == 1 || account.lost().samples <= Samples::ZERO;
+        match self.at_ceiling && is_known {
+            true => TrainingSplit::at_ceiling(account),
+            false => TrainingSplit::all(),
         }
     }
-}
 
-impl SavingBasis {
     /// Compares `completed` with the reference, taking the values in `points` as exact. `mix_draws` is the power of the
     /// best constant mix; if absent, this power is computed from `points`. Returns `None` where [`compare`] does, or if
     /// the reference has no throughput.
@@ -346,17 +334,16 @@ impl SavingBasis {
             time += spent;
             energy += point.power * spent;
         }
-        if time <= Seconds::ZERO {
-            return None;
+        if training_split.is_unslowed() && *waits == WaitingTimes::default() {
+            return Comparison::with_itself(completed);
         }
-        let training = training_split.at_reference + time * training_split.part;
-        if training <= Seconds::ZERO {
-            return None;
-        }
-        let reference = (completed.samples / training, energy / time);
+        let at = training_split.at_reference(completed, (time, energy))?;
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
-        let constant = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).unwrap_or(reference.1);
+        // What makes the job differ from its profile makes the mix differ as much.
+        let mixed = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).map(|mixed| mixed * at.scale);
+        let constant = |rate| mixed(rate).unwrap_or(at.power);
+        let reference = (at.throughput, at.power);
         compare_with_waits(completed, waits, reference, |rate| Some(constant(rate)), series)
     }
 

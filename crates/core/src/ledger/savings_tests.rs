@@ -233,7 +233,11 @@ fn a_job_profiled_again_is_compared_with_each_reference_for_its_part() {
 fn time_at_the_reference_is_not_scaled() {
     // The job ran for two of four hours below the reference, at 80 samples/s, and for two at the reference, at 98
     // samples/s, which is slower than the 100 samples/s that the profile measured.
-    let lost = SlowedTraining { below: Seconds::new(7200.0), samples: Samples::new(80.0 * 7200.0) };
+    let lost = SlowedTraining {
+        below: Seconds::new(7200.0),
+        samples: Samples::new(80.0 * 7200.0),
+        ..SlowedTraining::default()
+    };
     let done = done(4.0, 89.0, 180.0, 400.0);
     let account =
         ProgressAccount { samples: done.samples, active: done.active, lost: Some(lost), ..ProgressAccount::default() };
@@ -255,10 +259,52 @@ fn time_at_the_reference_is_not_scaled() {
 }
 
 #[test]
+fn training_at_the_reference_costs_there_what_it_did_cost() {
+    // The profile measured 220 W at the reference on a warm GPU or with other data, the job itself drew 200 W. For two of
+    // four hours it ran below the reference: 80 samples/s instead of 100, at 120 W.
+    let hours = Seconds::new(7200.0);
+    let saved_by = |below: f64, metered: f64| {
+        let (slowed, fast) = (hours * below, hours * (2.0 - below));
+        let (used, lost) = (Watts::new(120.0) * slowed, SamplesPerSecond::new(80.0) * slowed);
+        let energy = used + Watts::new(200.0) * fast;
+        let samples = lost + SamplesPerSecond::new(100.0) * fast;
+        let work = CompletedWork {
+            active: slowed + fast,
+            samples,
+            energy,
+            carbon: energy * GramsPerKwh::new(400.0),
+            ..done(1.0, 1.0, 1.0, 1.0)
+        };
+        let lost = SlowedTraining { below: slowed, samples: lost, metered: slowed * metered, energy: used * metered };
+        let account = ProgressAccount { samples, active: work.active, lost: Some(lost), ..ProgressAccount::default() };
+        let exact = |rate, power| point(rate, power, 0.0, 1e9);
+        let basis = SavingBasis {
+            at_ceiling: true,
+            ..against(exact(100.0, 220.0), vec![exact(100.0, 220.0), exact(80.0, 120.0)])
+        };
+        let found = saving(&SavingInput { account, series: flat(), ..known(&work) }, &basis).expect("all is known");
+        (found.energy_at_reference_j, found.carbon_reduction_pct.mean, found.energy_effect_pct.expect("a mix").mean)
+    };
+    let (_, reduction, effect) = saved_by(0.0, 1.0);
+    assert!(reduction.abs() < 1e-9 && effect.abs() < 1e-9, "never slowed: {reduction}, {effect}");
+    for metered in [1.0, 0.95] {
+        let energy = saved_by(1.0, metered).0;
+        let expected = Watts::new(200.0) * hours + Watts::new(220.0) * (hours * 0.8);
+        assert!((energy - expected).abs() < Joules::new(1e-3), "{energy:?}, {expected:?}");
+    }
+    // A moment at a lower limit changes next to nothing.
+    assert!((saved_by(0.001, 1.0).1 - reduction).abs() < 0.1);
+    // Without the energy of the slowed training, all training is assumed to draw the profile's power.
+    let energy = saved_by(1.0, 0.5).0;
+    assert!((energy - Watts::new(220.0) * (hours * 1.8)).abs() < Joules::new(1e-3), "{energy:?}");
+}
+
+#[test]
 fn a_slowed_job_with_several_references_is_compared_with_each_for_its_part() {
     // First 10^6 samples at a lower limit: 10,300 s instead of 10,000 s. Then the work per sample doubles, and the job
     // does 10^6 samples at the reference in 20,000 s.
-    let lost = SlowedTraining { below: Seconds::new(10_300.0), samples: Samples::new(1e6) };
+    let lost =
+        SlowedTraining { below: Seconds::new(10_300.0), samples: Samples::new(1e6), ..SlowedTraining::default() };
     let energy = Watts::new(495.0) * Seconds::new(10_300.0) + Watts::new(690.0) * Seconds::new(20_000.0);
     let work = CompletedWork {
         active: Seconds::new(30_300.0),

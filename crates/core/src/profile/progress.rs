@@ -74,7 +74,8 @@ impl ProgressAccount {
     /// Returns the training below the reference setting (maximum usable limits): all training if it was not recorded
     /// separately.
     pub fn lost(&self) -> SlowedTraining {
-        self.lost.unwrap_or(SlowedTraining { below: self.active, samples: self.samples })
+        let all = SlowedTraining { below: self.active, samples: self.samples, ..SlowedTraining::default() };
+        self.lost.unwrap_or(all)
     }
 
     /// Adds stalled time with its energy, if known. If the mean power of that time is at least `bound`, a power limit
@@ -125,7 +126,11 @@ mod tests {
 
     #[test]
     fn time_in_doubt_leaves_a_slowdown_unknown() {
-        let lost = Some(SlowedTraining { below: Seconds::new(500.0), samples: Samples::new(48_500.0) });
+        let lost = Some(SlowedTraining {
+            below: Seconds::new(500.0),
+            samples: Samples::new(48_500.0),
+            ..SlowedTraining::default()
+        });
         let (samples, active) = (Samples::new(98_500.0), Seconds::new(1000.0));
         let account = ProgressAccount { samples, active, lost, ..ProgressAccount::default() };
         let known = |account: &ProgressAccount, error| account.known_slowdown(SamplesPerSecond::new(100.0), error);

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::noise::Noise;
-use crate::units::{Samples, SamplesPerSecond, Seconds};
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
 
 /// Time by which noise may make a job exceed its allowed slowdown; plans keep no reserve for this time.
 const TOLERATED: Seconds = Seconds::new(1.0);
@@ -24,13 +24,35 @@ pub struct SlowedTraining {
     pub below: Seconds,
     /// Samples done in these intervals.
     pub samples: Samples,
+    /// Part of `below` whose energy is known; zero in accounts of versions that did not record it.
+    #[serde(default)]
+    pub metered: Seconds,
+    /// Energy of the training in the time `metered`.
+    #[serde(default)]
+    pub energy: Joules,
 }
+
+/// Minimum part of the slowed training whose energy must be known to estimate that of all of it.
+const LEAST_METERED: f64 = 0.9;
 
 impl SlowedTraining {
     /// Returns the sum of two such records.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
-        Self { below: self.below + other.below, samples: self.samples + other.samples }
+        Self {
+            below: self.below + other.below,
+            samples: self.samples + other.samples,
+            metered: self.metered + other.metered,
+            energy: self.energy + other.energy,
+        }
+    }
+
+    /// Returns the energy of this training; `None` if it is unknown for more than a tenth of the time.
+    pub fn total_energy(&self) -> Option<Joules> {
+        if self.below <= Seconds::ZERO {
+            return Some(Joules::ZERO);
+        }
+        (self.metered >= self.below * LEAST_METERED).then(|| self.energy * (self.below / self.metered))
     }
 
     /// Returns the time lost against the reference throughput, t − x/r(l_max); negative if lower limits were faster.
@@ -82,7 +104,8 @@ mod tests {
 
     #[test]
     fn only_time_below_the_reference_is_lost() {
-        let lost = SlowedTraining { below: Seconds::new(20.0), samples: Samples::new(1_800.0) };
+        let lost =
+            SlowedTraining { below: Seconds::new(20.0), samples: Samples::new(1_800.0), ..SlowedTraining::default() };
         assert_eq!(lost.time(RATE), Seconds::new(2.0));
         assert_eq!(lost.plus(&lost).time(RATE), Seconds::new(4.0));
         let slack = Slack { allowed: Seconds::new(3.0), lost: lost.time(RATE), full_duration: None, part: 0.03 };

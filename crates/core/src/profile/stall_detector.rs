@@ -379,8 +379,9 @@ impl StallDetector {
             capped = longest.map_or(capped, |(watts, _)| watts);
         }
         let below = intervals().any(|(of, _)| !of.is_at(&self.groups.reference));
-        let with_losses = |sums: ProgressAccount| {
-            let lost = SlowedTraining { below: sums.active, samples: sums.samples };
+        let with_losses = |sums: ProgressAccount, energy: Option<Joules>| {
+            let (metered, energy) = energy.map_or(Default::default(), |energy| (sums.active, energy));
+            let lost = SlowedTraining { below: sums.active, samples: sums.samples, metered, energy };
             ProgressAccount { lost: Some(if below { lost } else { SlowedTraining::default() }), ..sums }
         };
         let shown = run.iter().any(|it| it.paused);
@@ -390,14 +391,14 @@ impl StallDetector {
         };
         if stalled <= Seconds::ZERO {
             sums.active = span;
-            return with_losses(sums);
+            return with_losses(sums, used);
         }
         sums.active = span - stalled;
         // At the maximum usable limit, pauses draw the same power as in the reference case, so the limit has not
         // lowered it.
         let bound = Some(capped * BOUND).filter(|_| capped < self.groups.ceiling * BOUND);
         sums.add_stall(stalled, energy, bound);
-        with_losses(sums)
+        with_losses(sums, used.zip(energy).map(|(used, stalled)| used - stalled))
     }
 
     /// Returns the account of the time since the last progress: it counts as training, or as a pause once it is longer

@@ -15,11 +15,12 @@ use crate::controller::view::{
 };
 use crate::store::StoredJob;
 use wattune_core::domain::{
-    CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
+    ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
 };
 use wattune_core::ledger::pauses::pause_energy;
+use wattune_core::ledger::savings::SavingInput;
 use wattune_core::ledger::waiting_times::WaitingTimes;
-use wattune_core::ledger::{self, CompletedWork, Emissions};
+use wattune_core::ledger::{self, Emissions};
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
@@ -213,7 +214,7 @@ impl Snapshot<'_> {
             known.waits == WaitingTimes::default()
                 && pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.completed.energy * NEGLIGIBLE)
         });
-        let against_max = known_pauses.and_then(|known| against_ceiling(&known.completed, job.profile(), &series));
+        let against_max = known_pauses.and_then(|known| against_ceiling(known, job.profile()));
         let savings = estimate.savings(known).await?;
         let warnings = match &stored.ended {
             Some((at, _)) => [job.broken_at_end(*at, emissions.carbon), job.likely_mistakes()].concat(),
@@ -300,10 +301,11 @@ impl Job {
 
 /// Compares a job with the same work at the maximum usable limit. Returns `None` if measurements at that limit, work or
 /// carbon intensities are missing.
-fn against_ceiling(completed: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
+fn against_ceiling(known: &SavingInput, profile: &Profile) -> Option<ledger::Comparison> {
     let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
-    let top = (ceiling.throughput.mean, ceiling.power.mean);
-    ledger::compare(completed, top, |rate| curve.power_at(rate), series)
+    let profiled = (ceiling.throughput.mean, ceiling.power.mean);
+    let SavingInput { completed, account, series, .. } = known;
+    ledger::compare_at_ceiling(completed, account, profiled, |rate| curve.power_at(rate), series)
 }
 
 fn watts(setting: &[SetPoint]) -> Vec<f64> {
