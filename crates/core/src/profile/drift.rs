@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::point::Chunk;
-use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
 /// Throughput and power in the profile for a setting when that setting came into force.
 #[derive(Clone, Copy, Debug)]
@@ -12,16 +12,34 @@ pub(super) struct Baseline {
     pub(super) power: Watts,
 }
 
-/// Most recent chunks (times between two reports) at the setting in force.
+/// Progress and energy between two reports, with what the profile expected for them.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    span: Seconds,
+    /// Time that the samples take at the profile's throughput.
+    expected_span: Seconds,
+    energy: Joules,
+    /// Energy in the same time at the profile's power.
+    expected_energy: Joules,
+}
+
+/// A job's training in the most recent time, at whichever settings. A plan that follows the changed throughput may change
+/// the setting so often that no setting alone shows the drift.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DriftWindow {
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<Compared>,
 }
 
 impl DriftWindow {
-    /// Adds a chunk (time between two reports) and drops the oldest ones that are not needed to cover `span`.
-    pub(super) fn push(&mut self, chunk: Chunk, span: Seconds) {
-        self.chunks.push_back(chunk);
+    /// Adds a chunk (time between two reports) and drops the oldest ones that are not needed to cover `span`. `known` is
+    /// what the profile contains for the setting in force.
+    pub(super) fn push(&mut self, chunk: &Chunk, known: Baseline, span: Seconds) {
+        self.chunks.push_back(Compared {
+            span: chunk.span,
+            expected_span: chunk.samples_done / known.throughput,
+            energy: chunk.energy.iter().copied().sum(),
+            expected_energy: known.power * chunk.energy_span,
+        });
         while self.chunks.len() > 1 && self.span() - self.chunks[0].span >= span {
             self.chunks.pop_front();
         }
@@ -30,18 +48,18 @@ impl DriftWindow {
     /// Returns the reason for profiling the job again if throughput or power differed from the profile by more than
     /// `drift` (relative) for `span`. Each quarter of the span must differ in the same direction, so that a single slow
     /// period does not count as drift.
-    pub(super) fn drifted(&mut self, known: Baseline, drift: f64, span: Seconds) -> Option<String> {
+    pub(super) fn drifted(&mut self, drift: f64, span: Seconds) -> Option<String> {
         let length = self.span();
         if length < span {
             return None;
         }
         let quarters = quarters(self.chunks.make_contiguous(), length);
-        let off = |of: fn(&[Chunk]) -> Option<f64>, known: f64| {
-            let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? / known - 1.0)).collect();
+        let off = |of: fn(&[Compared]) -> Option<f64>| {
+            let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? - 1.0)).collect();
             let drifted = !each.is_empty() && (each.iter().all(|o| *o > drift) || each.iter().all(|o| *o < -drift));
             (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
         };
-        let (throughput, power) = (off(mean_rate, known.throughput.get()), off(mean_power, known.power.get()));
+        let (throughput, power) = (off(relative_rate), off(relative_power));
         (throughput.0 || power.0).then(|| {
             format!(
                 "throughput differs from the profile by {:+.1} % and power by {:+.1} %, for {:.0} s",
@@ -57,18 +75,18 @@ impl DriftWindow {
     }
 }
 
-fn mean_rate(chunks: &[Chunk]) -> Option<f64> {
+fn relative_rate(chunks: &[Compared]) -> Option<f64> {
     let span: Seconds = chunks.iter().map(|c| c.span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.samples_done).sum::<Samples>().get() / span.get())
+    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.expected_span).sum::<Seconds>() / span)
 }
 
-fn mean_power(chunks: &[Chunk]) -> Option<f64> {
-    let span: Seconds = chunks.iter().map(|c| c.energy_span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
+fn relative_power(chunks: &[Compared]) -> Option<f64> {
+    let expected: Joules = chunks.iter().map(|c| c.expected_energy).sum();
+    (expected > Joules::ZERO).then(|| chunks.iter().map(|c| c.energy).sum::<Joules>() / expected)
 }
 
 /// Splits the chunks (times between two reports) into up to four successive parts of about equal duration.
-fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
+fn quarters(chunks: &[Compared], span: Seconds) -> Vec<&[Compared]> {
     let mut runs = Vec::with_capacity(4);
     let (mut start, mut passed) = (0, Seconds::ZERO);
     for (i, chunk) in chunks.iter().enumerate() {

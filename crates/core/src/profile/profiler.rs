@@ -14,6 +14,7 @@ mod sweep;
 
 use std::sync::OnceLock;
 
+use super::drift::DriftWindow;
 use super::noise::Noise;
 use super::point::{Evidence, PointStats, Record};
 use super::rate_model::SettingEstimate;
@@ -71,6 +72,7 @@ pub struct Profiler {
     /// Settings that could not be measured, mostly because of heat.
     skipped: Vec<Setting>,
     active: Option<ActiveMeasurement>,
+    recent: DriftWindow,
     last_report: Option<Monotonic>,
     sweep_time: Seconds,
     since_sweep: Seconds,
@@ -104,6 +106,7 @@ impl Profiler {
             stage_time: Seconds::ZERO,
             skipped: Vec::new(),
             active: None,
+            recent: DriftWindow::default(),
             last_report: None,
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,

@@ -6,7 +6,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::*;
 use crate::domain::PowerLimit;
-use crate::profile::{Dip, LatestPauses};
+use crate::profile::{Dip, LatestPauses, Slack};
 use crate::units::{Joules, Samples};
 
 const fn w(watts: u32) -> PowerLimit {
@@ -232,6 +232,37 @@ fn drift_starts_a_new_sweep_after_a_minute() {
     job.sweep();
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
     assert!((ceiling.get() - 90.0).abs() < 1.0, "{ceiling}");
+}
+
+#[test]
+fn drift_is_noticed_while_the_setting_changes() {
+    let mut job = Job::new(0.002, Record::default());
+    let sweep = job.sweep();
+    (0..sweep * 11).for_each(|_| job.second(200, 1.0));
+    assert_eq!(job.profiler.stage(), Stage::Done);
+    // A plan that follows the throughput as it is measured leaves each setting before a minute has passed.
+    let seconds = |job: &mut Job| {
+        [200, 250, 300].iter().cycle().flat_map(|limit| [*limit; 30]).take(120).position(|limit| {
+            job.second(limit, 1.0);
+            job.profiler.restarts() > 0
+        })
+    };
+    assert_eq!(seconds(&mut job), None);
+    job.scale = 0.9;
+    assert!(seconds(&mut job).is_some());
+}
+
+#[test]
+fn drift_is_noticed_at_a_setting_that_never_changes() {
+    let mut job = Job::new(0.002, Record::default());
+    job.profiler.allow(Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, full_duration: None, part: 0.0 }));
+    let restarts = |job: &mut Job, seconds: u32| {
+        (0..seconds).for_each(|_| job.second(300, 1.0));
+        job.profiler.restarts()
+    };
+    assert_eq!(restarts(&mut job, 1000), 0);
+    job.scale = 0.9;
+    assert_eq!(restarts(&mut job, 200), 1);
 }
 
 #[test]

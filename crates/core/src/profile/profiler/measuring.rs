@@ -25,10 +25,11 @@ impl Profiler {
         self.charge(snapshot.at, snapshot.setting.as_ref());
         let Some(setting) = snapshot.setting.filter(|_| !snapshot.unusable) else {
             self.active = None;
+            self.recent = DriftWindow::default();
             return;
         };
         if self.active.as_ref().is_none_or(|h| h.setting != setting) {
-            let baseline = self.stats(&setting).and_then(PointStats::operating_point);
+            let baseline = self.baseline(&setting);
             self.active = Some(ActiveMeasurement {
                 since: snapshot.at,
                 report: None,
@@ -41,8 +42,7 @@ impl Profiler {
                 began_low: false,
                 holds_beginning: false,
                 measurement: None,
-                baseline: baseline.map(|p| Baseline { throughput: p.throughput.mean, power: p.power.mean }),
-                recent: DriftWindow::default(),
+                baseline,
                 setting,
             });
         }
@@ -156,28 +156,36 @@ impl Profiler {
             return;
         }
         if verdict == ChunkVerdict::Training {
-            self.watch_drift(chunk);
+            self.watch_drift(&chunk);
         } else if self.far_below >= self.settings.drift_s * 2.0 {
             self.profile_again("the job has been much slower than its profile".into());
         }
     }
 
-    fn watch_drift(&mut self, chunk: Chunk) {
+    fn watch_drift(&mut self, chunk: &Chunk) {
         let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
         let Settings { drift, drift_s, .. } = self.settings;
-        let Some(ActiveMeasurement { baseline: Some(known), recent, .. }) = self.active.as_mut() else { return };
-        recent.push(chunk, drift_s);
-        if let Some(why) = recent.drifted(*known, drift, drift_s).filter(|_| rested) {
+        let known = self.active.as_ref().and_then(|active| active.baseline.or_else(|| self.baseline(&active.setting)));
+        let (Some(active), Some(known)) = (&mut self.active, known) else { return };
+        active.baseline = Some(known);
+        self.recent.push(chunk, known, drift_s);
+        if let Some(why) = self.recent.drifted(drift, drift_s).filter(|_| rested) {
             self.profile_again(why);
         }
+    }
+
+    fn baseline(&self, setting: &Setting) -> Option<Baseline> {
+        let point = self.stats(setting).and_then(PointStats::operating_point)?;
+        Some(Baseline { throughput: point.throughput.mean, power: point.power.mean })
     }
 
     fn profile_again(&mut self, why: String) {
         self.notes.push(format!("profiling again: {why}"));
         self.record = Record::default();
         if let Some(active) = &mut self.active {
-            active.measurement = None;
+            (active.measurement, active.baseline) = (None, None);
         }
+        self.recent = DriftWindow::default();
         self.restarts += 1;
         self.closing = None;
         self.skipped.clear();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::profile::dips::Dip;
-use crate::profile::drift::{Baseline, DriftWindow};
+use crate::profile::drift::Baseline;
 use crate::profile::measurement::Measurement;
 use crate::profile::slack::Slack;
 use crate::profile::steps::Setting;
@@ -85,8 +85,7 @@ pub(super) struct ActiveMeasurement {
     pub(super) holds_beginning: bool,
     /// Chunks (times between two reports) measured at this setting without interruption.
     pub(super) measurement: Option<Measurement>,
-    /// Throughput and power in the profile when the setting came into force (`baseline`; `None` if it was unmeasured),
-    /// and the chunks (times between two reports) since then (`recent`), for drift detection.
+    /// Throughput and power in the profile when the setting came into force, or at its first chunk (time between two
+    /// reports) after the sweep if it was unmeasured before, for drift detection.
     pub(super) baseline: Option<Baseline>,
-    pub(super) recent: DriftWindow,
 }
