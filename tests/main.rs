@@ -18,6 +18,7 @@ mod carbon_chain;
 mod carbon_cli;
 mod carbon_days;
 mod carbon_faults;
+mod changing_work;
 mod checkpoints;
 mod cli;
 mod clocks;

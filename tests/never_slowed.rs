@@ -1,20 +1,13 @@
 //! Savings of jobs whose GPUs are idle before the first report, as while a program loads its data, and after the last
 //! one, and of jobs whose work changes. What was never slowed has saved nothing.
 
-use std::sync::Arc;
-
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use wattune::clock::{Clock as _, ManualClock};
-use wattune::controller::{Caller, Controller, NewJob, Parts, ProgressReport, Settings};
-use wattune::demo::{SyntheticGrid, TraceProvider};
-use wattune::gpu::handle::Sampling;
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
-use wattune::providers::{Feed, FeedOptions};
-use wattune_core::domain::{JobId, LimitRange, PowerLimit, SignalKind, SignalScope, Zone};
-use wattune_core::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune::controller::{Caller, Controller, NewJob, ProgressReport, Settings};
+use wattune_core::domain::JobId;
+use wattune_core::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
-use crate::support;
+use crate::support::{self, one_gpu};
 
 const STEP: Seconds = Seconds::new(0.5);
 
@@ -55,58 +48,25 @@ struct Found {
 /// Returns the job's saving against the original limit, each minute after the work has changed and at the end;
 /// the reason where it is unknown. A job whose work never changes has a daemon that sets no limits.
 async fn savings(run: Run) -> Vec<Result<Found, String>> {
-    let clock = Arc::new(ManualClock::at("2026-03-01T10:10:03Z".parse().expect("a time")));
-    let limit = |w| PowerLimit::from_watts(Watts::new(w));
-    let range = LimitRange { min: limit(200.0), max: limit(700.0), default: limit(700.0) };
-    let load =
-        |power, rate| LoadCurve::saturating(&range, Watts::new(power), Watts::new(150.0), SamplesPerSecond::new(rate));
+    let settings = Settings { observe: run.changes_at_s.is_infinite(), ..Settings::default() };
+    let mut bench = one_gpu::OneGpu::new(settings).await;
+    let load = |power, rate| one_gpu::load(Watts::new(power), SamplesPerSecond::new(rate));
     let (curve, changed) = (load(680.0, 100.0), load(400.0, 50.0));
-    let physics = Physics {
-        range,
-        original_limit: limit(700.0),
-        idle: Watts::new(75.0),
-        settling: Seconds::new(0.3),
-        noise: 0.01,
-        seed: 1,
-    };
-    let gpu = SimulatedGpu::new(physics, clock.clone());
-    let days = Seconds::new(4.0 * 86_400.0);
-    let (expected, actual) = SyntheticGrid { seed: 1 }.generate(clock.now().utc - chrono::TimeDelta::days(2), days);
-    let kind = (SignalKind::Average, SignalScope::Unspecified);
-    let grid = TraceProvider::new("trace", Zone::new("trace").expect("a zone"), kind, expected, actual);
-    let mut feed = Feed::start(vec![vec![Arc::new(grid)]], FeedOptions::default(), clock.now()).await;
-    feed.poll_due(clock.now()).await;
-    let state = tempfile::tempdir().expect("a directory");
-    let feeds = feed.subscribe();
-    let start = async || {
-        let devices: Vec<Box<dyn wattune::gpu::GpuDevice>> = vec![Box::new(gpu.device(0, "GPU"))];
-        let parts = Parts {
-            settings: Settings { observe: run.changes_at_s.is_infinite(), ..Settings::default() },
-            ..Parts::new(state.path(), clock.clone(), devices, Sampling::OnRequest, feeds.clone())
-        };
-        let mut controller = Controller::start(parts).await.expect("starts");
-        controller.tick().await;
-        controller
-    };
-    let mut controller = start().await;
+    let mut controller = bench.start().await;
     let id = JobId::new(controller.register(job(run)).await.expect("registered").job_id).expect("an id");
-    let begun = clock.monotonic();
+    let begun = bench.seconds();
     let (mut next_report, mut next_look, mut found) = (0.0, run.changes_at_s, Vec::new());
-    let work_until = |seconds: f64| {
-        let before = seconds.min(run.changes_at_s);
-        Samples::new(100.0 * before + 50.0 * (seconds - before))
-    };
     loop {
-        let now = clock.monotonic().since(begun).get();
+        let now = bench.seconds() - begun;
         if now >= run.before_s + run.training_s + run.after_s {
             break;
         }
         let trained = now - run.before_s;
         if trained >= 0.0 && trained < run.training_s {
-            gpu.run(Some(if trained < run.changes_at_s { &curve } else { &changed }.clone()));
+            bench.gpu.run(Some(if trained < run.changes_at_s { &curve } else { &changed }.clone()));
             if trained >= next_report {
                 next_report += run.report_every_s;
-                let report = ProgressReport::new(work_until(trained), None);
+                let report = ProgressReport::new(bench.gpu.work_done(), None);
                 controller.progress(&id, report).await.expect("taken");
             }
             if trained >= next_look {
@@ -114,22 +74,20 @@ async fn savings(run: Run) -> Vec<Result<Found, String>> {
                 found.push(saving(&mut controller, &id).await);
             }
         } else {
-            gpu.run(None);
+            bench.gpu.run(None);
         }
-        clock.advance(STEP);
-        feed.poll_due(clock.now()).await;
-        controller.tick().await;
+        bench.pass(STEP, &mut controller).await;
     }
     match run.end {
         End::Job => drop(controller.end(&id, Caller::Local).await.expect("ended")),
         End::Nothing => {}
         End::Stop => {
             controller.shut_down().await;
-            controller = start().await;
+            controller = bench.start().await;
         }
         End::Kill => {
             drop(controller);
-            controller = start().await;
+            controller = bench.start().await;
         }
     }
     found.push(saving(&mut controller, &id).await);
@@ -160,9 +118,9 @@ async fn an_idle_gpu_before_and_after_the_training_saves_nothing() {
         let longest = [15.0, 40.0, 100.0][rng.random_range(0..3)];
         let run = Run {
             before_s: rng.random_range(0.0..55.0),
-            training_s: rng.random_range(100.0..400.0),
+            training_s: rng.random_range(300.0..600.0),
             after_s: rng.random_range(0.5..longest),
-            report_every_s: [1.0, 2.0, 5.0, 10.0][rng.random_range(0..4)],
+            report_every_s: [1.0, 2.0, 5.0][rng.random_range(0..3)],
             changes_at_s: f64::INFINITY,
             max_slowdown: 0.05,
             end: [End::Job, End::Nothing, End::Stop, End::Kill][rng.random_range(0..4)],

@@ -6,6 +6,7 @@ mod daemon;
 mod driver;
 mod grid;
 mod ledger_file;
+pub(crate) mod one_gpu;
 mod shape;
 mod training;
 

@@ -18,7 +18,7 @@ use wattune_core::domain::{
 use wattune_core::ledger::report::Saved;
 use wattune_core::plan::{AppliedSetPoint, Plan};
 use wattune_core::profile::steps::{GroupRange, Setting, joined};
-use wattune_core::profile::{Profiler, Record, Settings as ProfileSettings, Stage, StallDetector};
+use wattune_core::profile::{AccountHistory, Profiler, Record, Settings as ProfileSettings, Stage, StallDetector};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -172,6 +172,7 @@ pub(crate) struct Job {
     pub(crate) idling: Idling,
     /// Detector of the job's own pauses, such as evaluation and checkpoints.
     pub(crate) stalls: StallDetector,
+    pub(super) history: AccountHistory,
     /// True if the progress is to be stored at the next tick.
     pub(crate) unsaved: bool,
     /// Summary of the job's reports to this daemon.
@@ -228,6 +229,7 @@ impl Job {
             applied: None,
             idling: Idling::default(),
             stalls: StallDetector::new(stored.account),
+            history: AccountHistory::default(),
             unsaved: false,
             received_reports: ReceivedReports::of(stored.reports),
             saved_progress: None,
@@ -312,8 +314,9 @@ impl Job {
     pub(crate) fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         if let Some(idle) = self.absent_time(now) {
-            let lost = self.reference().map_or(Seconds::ZERO, |reference| account.lost().time(reference));
-            let trained = self.reference().map_or(account.active, |reference| account.samples / reference);
+            let lost = self.reference().map_or(Seconds::ZERO, |reference| account.lost_time(reference));
+            let trained = |reference| account.reference_time(account.samples, reference);
+            let trained = self.reference().map_or(account.active, trained);
             return (account.samples, trained + lost + idle);
         }
         let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
@@ -324,8 +327,8 @@ impl Job {
         };
         let samples = account.samples + rate * training;
         let Some(reference) = self.reference() else { return (samples, account.active + training + idle) };
-        let lost = account.lost().time(reference) + training * (1.0 - rate / reference) + idle;
-        (samples, samples / reference + lost)
+        let lost = account.lost_time(reference) + training * (1.0 - rate / reference) + idle;
+        (samples, account.reference_time(samples, reference) + lost)
     }
 
     /// Returns the set point of a GPU that the job wants now; `None` for its original limit.
@@ -419,6 +422,9 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     let at = joined(setting);
     match stage {
         Stage::Closing => format!("re-measuring the maximum usable limit, {at}: slowdown is relative to it"),
+        Stage::Drifting => {
+            format!("waiting at {at}: throughput or power differ from the profile, too early to measure again")
+        }
         Stage::Remeasuring => format!("measuring {at} for another minute: its measurement is the least certain"),
         _ => format!("measuring throughput and power at {at}"),
     }

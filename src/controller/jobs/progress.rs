@@ -196,11 +196,20 @@ impl Job {
         self.received_reports.note(report.samples, report.at, now.monotonic);
         let trains = self.activity() == JobActivity::Training;
         self.allow_learning(now);
+        let reference = self.reference();
         if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
-            let before = profiler.stage();
+            let (before, restarts) = (profiler.stage(), profiler.restarts());
             profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
             if profiler.stage() != before {
                 self.replan = Some(ReplanReason::ProfileChanged);
+            }
+            let changed_at = profiler.changed_at().filter(|_| profiler.restarts() > restarts);
+            if let Some(earlier) = changed_at.and_then(|at| self.history.work_until(at)) {
+                self.stalls.set_earlier(earlier);
+                self.progress.account.earlier = Some(earlier);
+            }
+            if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
+                self.history.push(now.monotonic, self.progress.account, reference, profiler.noticed_within());
             }
         }
         Ok(())

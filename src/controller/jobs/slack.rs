@@ -30,10 +30,16 @@ impl Job {
     fn reference_duration(&self, reference: SamplesPerSecond) -> (Seconds, bool) {
         match self.spec.work {
             Work::TotalSamples(total) => {
-                ((total - Samples::new(self.progress.first_samples)).max(Samples::ZERO) / reference, true)
+                let all = (total - Samples::new(self.progress.first_samples)).max(Samples::ZERO);
+                (self.progress.account.reference_time(all, reference), true)
             }
-            Work::Unknown => (self.progress.account.samples / reference, false),
+            Work::Unknown => (self.reference_time(reference), false),
         }
+    }
+
+    /// Returns the time that the work done so far takes at the reference throughput.
+    fn reference_time(&self, reference: SamplesPerSecond) -> Seconds {
+        self.progress.account.reference_time(self.progress.account.samples, reference)
     }
 
     /// Returns the fraction of the job's time that plans leave unspent because the reference throughput has an error.
@@ -60,7 +66,7 @@ impl Job {
         let nothing = Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, full_duration: None, part: 0.0 };
         let Some(reference) = self.reference() else { return Some(nothing) };
         let (reference_duration, is_known) = self.reference_duration(reference);
-        let (reserve, lost) = (self.reserve(), self.progress.account.lost().time(reference));
+        let (reserve, lost) = (self.reserve(), self.progress.account.lost_time(reference));
         let allowed = objective.promises().filter_map(|promise| match promise {
             Promise::Slowdown(max) => Some(reference_duration * (max - reserve).max(0.0)),
             Promise::Deadline(at) => {
@@ -93,13 +99,13 @@ impl Job {
 
     /// Returns the slowdown over all work done; `None` if wattune did not control the job or measured no reference.
     pub(super) fn final_slowdown(&self) -> Option<f64> {
-        self.slowdown_over(self.progress.account.samples / self.reference()?).filter(|_| self.controls())
+        self.slowdown_over(self.reference_time(self.reference()?)).filter(|_| self.controls())
     }
 
     /// Returns the time that the job has lost to lower limits, as a fraction of `time`, which is the time that some
     /// work takes at the reference throughput.
     fn slowdown_over(&self, time: Seconds) -> Option<f64> {
-        let lost = self.progress.account.lost().time(self.reference()?);
+        let lost = self.progress.account.lost_time(self.reference()?);
         (time > Seconds::ZERO).then(|| lost / time)
     }
 }

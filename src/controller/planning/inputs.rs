@@ -67,6 +67,8 @@ impl Job {
         let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.gpu_count();
         let limits = profile.points.iter().map(|p| self.groups.iter().zip(&p.setting).map(limit).sum()).collect();
         let (samples, elapsed) = self.progress_now(now);
+        let excess_before = self.progress.account.earlier.zip(self.reference());
+        let excess_before = excess_before.map_or(Seconds::ZERO, |(earlier, at)| earlier.time - earlier.samples / at);
         let work = match self.spec.work {
             Work::TotalSamples(total) => Work::TotalSamples(total - Samples::new(self.progress.first_samples)),
             Work::Unknown => Work::Unknown,
@@ -80,6 +82,7 @@ impl Job {
             progress: Progress {
                 samples,
                 elapsed,
+                excess_before,
                 reserve: self.reserve(),
                 carbon: self.emitted_before() + self.emissions.sum().estimate(outlook.reference),
                 past_emissions: self.past_emissions(now, outlook.reference),

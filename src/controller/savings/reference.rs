@@ -71,6 +71,8 @@ impl Snapshot<'_> {
             let expected_carbon_g = expected_carbon_g.flatten();
             Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
         };
+        // The reference of a job that changed applies from the change on.
+        let changed_at = job.progress.account.earlier.filter(|_| earlier > 0).map(|earlier| earlier.samples);
         let id = |f: &Forecast| ForecastId { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
         Counterfactual {
             at: self.now.utc,
@@ -78,7 +80,7 @@ impl Snapshot<'_> {
             version: u32::try_from(earlier + 1).unwrap_or(u32::MAX),
             why: why.into(),
             rule: RULE.into(),
-            samples: plan.samples_done,
+            samples: changed_at.unwrap_or(plan.samples_done),
             original: reference(ReferenceKind::Original),
             max: reference(ReferenceKind::Max),
             planned_energy_j: plan.expected.energy,

@@ -18,6 +18,9 @@ pub struct Progress {
     /// Time that counts as used so far: the time that the samples would take at r(l_max), the throughput at the maximum
     /// usable limit, plus the time lost to lower limits and planned pauses.
     pub elapsed: Seconds,
+    /// Time that the work from before the job changed takes at the throughput it then had at the maximum usable limit,
+    /// less the time that it would take at r(l_max); zero for a job that never changed.
+    pub excess_before: Seconds,
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
     /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.
     pub reserve: f64,

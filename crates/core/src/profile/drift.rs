@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::point::Chunk;
+use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
 /// Throughput and power in the profile for a setting when that setting came into force.
@@ -15,12 +16,25 @@ pub(super) struct Baseline {
 /// Progress and energy between two reports, with what the profile expected for them.
 #[derive(Clone, Copy, Debug)]
 struct Compared {
+    /// Time of the first of the two reports.
+    from: Monotonic,
     span: Seconds,
     /// Time that the samples take at the profile's throughput.
     expected_span: Seconds,
     energy: Joules,
     /// Energy in the same time at the profile's power.
     expected_energy: Joules,
+}
+
+/// Difference between a job and its profile.
+#[derive(Clone, Debug)]
+pub(super) struct Drift {
+    /// Time from which on the job differs.
+    pub(super) since: Monotonic,
+    /// True if the job does more samples per second than its profile contains.
+    pub(super) is_faster: bool,
+    /// The difference in words.
+    pub(super) why: String,
 }
 
 /// A job's training in the most recent time, at whichever settings. A plan that follows the changed throughput may change
@@ -31,10 +45,11 @@ pub(super) struct DriftWindow {
 }
 
 impl DriftWindow {
-    /// Adds a chunk (time between two reports) and drops the oldest ones that are not needed to cover `span`. `known` is
-    /// what the profile contains for the setting in force.
-    pub(super) fn push(&mut self, chunk: &Chunk, known: Baseline, span: Seconds) {
+    /// Adds a chunk (time between two reports, the first at the time `from`) and drops the oldest ones that are not
+    /// needed to cover `span`. `known` is what the profile contains for the setting in force.
+    pub(super) fn push(&mut self, from: Monotonic, chunk: &Chunk, known: Baseline, span: Seconds) {
         self.chunks.push_back(Compared {
+            from,
             span: chunk.span,
             expected_span: chunk.samples_done / known.throughput,
             energy: chunk.energy.iter().copied().sum(),
@@ -45,10 +60,10 @@ impl DriftWindow {
         }
     }
 
-    /// Returns the reason for profiling the job again if throughput or power differed from the profile by more than
+    /// Returns the drift if throughput or power differed from the profile by more than
     /// `drift` (relative) for `span`. Each quarter of the span must differ in the same direction, so that a single slow
     /// period does not count as drift.
-    pub(super) fn drifted(&mut self, drift: f64, span: Seconds) -> Option<String> {
+    pub(super) fn drifted(&mut self, drift: f64, span: Seconds) -> Option<Drift> {
         let length = self.span();
         if length < span {
             return None;
@@ -60,14 +75,44 @@ impl DriftWindow {
             (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
         };
         let (throughput, power) = (off(relative_rate), off(relative_power));
-        (throughput.0 || power.0).then(|| {
-            format!(
+        let differs = |c: &Compared| {
+            let one = std::slice::from_ref(c);
+            let beyond = |(drifted, mean): (bool, f64), of: Option<f64>| {
+                drifted && of.is_some_and(|of| (of - 1.0) * mean.signum() > drift)
+            };
+            beyond(throughput, relative_rate(one)) || beyond(power, relative_power(one))
+        };
+        // The first quarter may hold some of the time before the change.
+        let first = self.chunks.iter().find(|c| differs(c)).or(self.chunks.front())?;
+        (throughput.0 || power.0).then(|| Drift {
+            since: first.from,
+            is_faster: throughput.0 && throughput.1 > 0.0,
+            why: format!(
                 "throughput differs from the profile by {:+.1} % and power by {:+.1} %, for {:.0} s",
                 100.0 * throughput.1,
                 100.0 * power.1,
                 length.get()
-            )
+            ),
         })
+    }
+
+    /// Returns true if throughput or power differed from the profile by more than `drift` (relative) in the newest
+    /// quarter of `span`: the job may have changed just now.
+    pub(super) fn may_begin(&mut self, drift: f64, span: Seconds) -> bool {
+        let mut newest = Seconds::ZERO;
+        let earlier = |c: &&Compared| {
+            newest += c.span;
+            newest < span * 0.25
+        };
+        let count = self.chunks.iter().rev().take_while(earlier).count() + 1;
+        let chunks = self.chunks.make_contiguous();
+        let newest = &chunks[chunks.len().saturating_sub(count)..];
+        [relative_rate(newest), relative_power(newest)].into_iter().flatten().any(|of| (of - 1.0).abs() > drift)
+    }
+
+    /// Returns true if throughput exceeded the profile by more than `drift` (relative) on average.
+    pub(super) fn is_faster(&mut self, drift: f64) -> bool {
+        relative_rate(self.chunks.make_contiguous()).is_some_and(|rate| rate > 1.0 + drift)
     }
 
     fn span(&self) -> Seconds {

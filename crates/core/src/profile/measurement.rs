@@ -15,6 +15,8 @@ const KEPT: usize = 32;
 pub(super) enum ChunkVerdict {
     /// The job trained at its usual rate.
     Training,
+    /// The job trained, and it and the slow intervals before it show a changed rate.
+    Changed,
     /// The job paused: almost no progress.
     Pause,
     /// The job was slower than usual: it partly paused, or it has changed.
@@ -44,7 +46,7 @@ impl Measurement {
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
         if let Some(start) = verdict.changed_at {
             self.finalise(start, &verdict.excluded);
-            return ChunkVerdict::Training;
+            return ChunkVerdict::Changed;
         }
         let mut slow = verdict.paused;
         if verdict.rate.is_none() && self.chunks.len() < FEW {

@@ -2,6 +2,7 @@
 //! ceiling (the maximum usable limit) down. Where the ceiling has no effect on the job, it also measures locked GPU
 //! clocks.
 
+mod account_history;
 #[cfg(test)]
 mod clock_tests;
 #[cfg(test)]
@@ -24,12 +25,13 @@ mod stats;
 pub mod steps;
 mod student;
 
+pub use account_history::AccountHistory;
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
 pub use dips::Dip;
 pub use point::{Evidence, PointStats, Record};
 pub use profiler::{GpuSnapshot, Profiler, Report, Stage};
-pub use progress::ProgressAccount;
+pub use progress::{EarlierWork, ProgressAccount};
 pub use rate_model::SettingEstimate;
 pub use settings::Settings;
 pub use slack::{Slack, SlowedTraining, reserve};

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use super::drift::DriftWindow;
 use super::noise::Noise;
-use super::point::{Evidence, PointStats, Record};
+use super::point::{Chunk, Evidence, PointStats, Record};
 use super::rate_model::SettingEstimate;
 use super::settings::Settings;
 use super::steps::{self, GroupPoint, GroupRange, Setting};
@@ -25,6 +25,9 @@ use crate::time::Monotonic;
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 use state::{ActiveMeasurement, Learning};
 pub use state::{GpuSnapshot, Report};
+
+/// Time that a job must be much slower than its profile to be profiled again, as a multiple of the drift's duration.
+const SLOW_FOR: f64 = 2.0;
 
 /// Stage of a profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,9 @@ pub enum Stage {
     Closing,
     /// The profiler measures the point with the largest error again, for up to a minute.
     Remeasuring,
+    /// The job differs from its complete profile, and it is too early for another sweep. A plan by this profile could lose
+    /// more time than allowed, so the job stays at the ceiling (maximum usable limits).
+    Drifting,
     /// Everything is measured; progress refines the points and may reveal drift.
     Done,
 }
@@ -73,6 +79,13 @@ pub struct Profiler {
     skipped: Vec<Setting>,
     active: Option<ActiveMeasurement>,
     recent: DriftWindow,
+    /// Latest chunks (times between two reports), each with the time of its first report, that were slow: the job paused
+    /// or has changed.
+    slow: Vec<(Monotonic, Chunk)>,
+    /// Time since which the job differs from its profile, while it does.
+    drifting_since: Option<Monotonic>,
+    /// Time of the change that caused the last new sweep.
+    changed_at: Option<Monotonic>,
     last_report: Option<Monotonic>,
     sweep_time: Seconds,
     since_sweep: Seconds,
@@ -107,6 +120,9 @@ impl Profiler {
             skipped: Vec::new(),
             active: None,
             recent: DriftWindow::default(),
+            drifting_since: None,
+            slow: Vec::new(),
+            changed_at: None,
             last_report: None,
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,
@@ -137,6 +153,21 @@ impl Profiler {
         self
     }
 
+    /// Returns true while the job differs from its profile, so that it may be profiled again.
+    pub fn is_drifting(&self) -> bool {
+        self.drifting_since.is_some() || !self.slow.is_empty()
+    }
+
+    /// Returns the time in which a change of the job is noticed, apart from the time between reports.
+    pub fn noticed_within(&self) -> Seconds {
+        self.settings.drift_s * SLOW_FOR
+    }
+
+    /// Returns the time of the change of the job that caused the last new sweep; `None` if none did.
+    pub fn changed_at(&self) -> Option<Monotonic> {
+        self.changed_at
+    }
+
     /// Returns how often drift from the profile caused a new sweep.
     pub fn restarts(&self) -> u32 {
         self.restarts
@@ -164,7 +195,7 @@ impl Profiler {
 
     /// Returns true if the sweep is complete. Re-measurements may still refine its points.
     pub fn is_complete(&self) -> bool {
-        matches!(self.stage, Stage::Done | Stage::Remeasuring)
+        matches!(self.stage, Stage::Done | Stage::Remeasuring | Stage::Drifting)
     }
 
     /// Returns the setting to measure now; `None` once everything is measured.
@@ -172,11 +203,16 @@ impl Profiler {
         self.setting_of(self.stage)
     }
 
+    /// Returns true while settings are measured one after another.
+    fn sweeps(&self) -> bool {
+        matches!(self.stage, Stage::Sweep { .. } | Stage::Clocks { .. })
+    }
+
     fn setting_of(&self, stage: Stage) -> Option<&Setting> {
         match stage {
             Stage::Sweep { group, index } => self.limit_steps.get(group)?.get(index),
             Stage::Clocks { index } => self.clocks.get(index),
-            Stage::Closing => Some(self.ceiling()),
+            Stage::Closing | Stage::Drifting => Some(self.ceiling()),
             Stage::Remeasuring => self.remeasuring.as_ref(),
             Stage::Done => None,
         }

@@ -51,6 +51,24 @@ pub struct ProgressAccount {
     /// and in accounts of older versions; all training then counts as below the reference setting.
     #[serde(default)]
     pub lost: Option<SlowedTraining>,
+    /// Part of this account from before the job last changed so much that it was profiled again; absent if it never
+    /// did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierWork>,
+}
+
+/// Work from before a job changed. Its time at the reference setting is fixed with the reference throughput that was
+/// measured before the change, because the job completes its samples at another rate since.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EarlierWork {
+    /// Samples done by the time of the change.
+    pub samples: Samples,
+    /// Time that these samples take at the reference setting.
+    pub time: Seconds,
+    /// Training below the reference setting by the time of the change.
+    pub slowed: SlowedTraining,
+    /// Time lost in this training.
+    pub lost: Seconds,
 }
 
 impl ProgressAccount {
@@ -68,6 +86,32 @@ impl ProgressAccount {
             unclear: self.unclear + other.unclear,
             unclear_time: self.unclear_time + other.unclear_time,
             lost: Some(self.lost().plus(&other.lost())),
+            earlier: self.earlier.or(other.earlier),
+        }
+    }
+
+    /// Returns the time that the first `samples` since the first report take at the reference setting, with the
+    /// throughput `reference` for those since the job last changed.
+    pub fn reference_time(&self, samples: Samples, reference: SamplesPerSecond) -> Seconds {
+        let earlier = self.earlier.unwrap_or_default();
+        earlier.time + (samples - earlier.samples).max(Samples::ZERO) / reference
+    }
+
+    /// Returns the time lost to lower limits, with the throughput `reference` at the reference setting since the job
+    /// last changed; negative if lower limits were faster.
+    pub fn lost_time(&self, reference: SamplesPerSecond) -> Seconds {
+        let earlier = self.earlier.unwrap_or_default();
+        earlier.lost + self.lost().less(&earlier.slowed).time(reference)
+    }
+
+    /// Returns all work in this account as work from before a change, with the throughput `reference` at the reference
+    /// setting until then.
+    pub fn as_earlier(&self, reference: SamplesPerSecond) -> EarlierWork {
+        EarlierWork {
+            samples: self.samples,
+            time: self.reference_time(self.samples, reference),
+            slowed: self.lost(),
+            lost: self.lost_time(reference),
         }
     }
 
@@ -101,10 +145,10 @@ impl ProgressAccount {
         self.active + self.stalled
     }
 
-    /// Returns the slowdown so far against training at the maximum usable limit (throughput `ceiling`) with the same
-    /// pauses; 0.03 is 3 %. `None` before the first sample.
+    /// Returns the slowdown so far against training at the maximum usable limit (throughput `ceiling` since the job last
+    /// changed) with the same pauses; 0.03 is 3 %. `None` before the first sample.
     pub fn slowdown(&self, ceiling: SamplesPerSecond) -> Option<f64> {
-        let lost = self.lost().time(ceiling);
+        let lost = self.lost_time(ceiling);
         let at_ceiling = self.time() - lost;
         (self.samples > Samples::ZERO && at_ceiling > Seconds::ZERO).then(|| lost / at_ceiling)
     }

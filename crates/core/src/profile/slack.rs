@@ -47,6 +47,17 @@ impl SlowedTraining {
         }
     }
 
+    /// Returns what this record has more than `earlier`, a record of the same job.
+    #[must_use]
+    pub(super) fn less(&self, earlier: &Self) -> Self {
+        Self {
+            below: self.below - earlier.below,
+            samples: self.samples - earlier.samples,
+            metered: self.metered - earlier.metered,
+            energy: self.energy - earlier.energy,
+        }
+    }
+
     /// Returns the energy of this training; `None` if it is unknown for more than a tenth of the time.
     pub fn total_energy(&self) -> Option<Joules> {
         if self.below <= Seconds::ZERO {

@@ -8,10 +8,11 @@
 //! judged by measured or assumed bounds of their rate; time that may be training or pause is in doubt.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::dips::{Dip, Reading, SUFFICIENT, parts, runs};
 use super::pause_detection::{FEW, IntervalWork, LEAST_PART, LEAST_PART_OF_SOME, STEP_MARGIN, Verdict, judge, step};
-use super::progress::ProgressAccount;
+use super::progress::{EarlierWork, ProgressAccount};
 use super::progress_interval::ProgressInterval;
 use super::rate_model::{EnergyInterval, GpuGroups, RateModel, SettingEstimate};
 use super::slack::SlowedTraining;
@@ -164,6 +165,11 @@ impl StallDetector {
         self.account(known, ends)
     }
 
+    /// Sets the part of the account from before the job changed.
+    pub fn set_earlier(&mut self, earlier: EarlierWork) {
+        self.finalised.earlier = Some(earlier);
+    }
+
     /// Returns the pauses in the interval that the last report ended; `None` if that report showed no progress and so
     /// ended none.
     pub fn latest_pauses(&self) -> Option<LatestPauses> {
@@ -176,7 +182,9 @@ impl StallDetector {
         let readings = self.readings(&model);
         let found = self.dips(&model, &readings);
         let paused = found.last().map_or(Dip::default(), |shown| shown.dip);
-        let ends_low = tail(&readings).is_some_and(|tail| tail.is_low()) && paused.span <= Seconds::ZERO;
+        let ends_low = tail(&readings).is_some_and(|tail| tail.is_low())
+            && paused.span <= Seconds::ZERO
+            && !runs(&readings).last().is_some_and(|run| run.end == readings.len() && self.makes_progress_in(run));
         let latest_pauses = LatestPauses { paused, ends_low };
         let judged = self.judged(&model, &found);
         self.latest_pauses = ends.then_some(latest_pauses);
@@ -252,11 +260,7 @@ impl StallDetector {
         let mut net: Vec<Vec<Seconds>> =
             self.recent.iter().map(|of| of.settings.iter().map(|(_, time)| *time).collect()).collect();
         for run in runs(readings) {
-            let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
-            // A job that reports progress several times during a dip is not paused.
-            if self.recent.iter().filter(|of| of.from < to && from < of.to && of.samples_done > Samples::ZERO).count()
-                > MOST_TOUCHED
-            {
+            if self.makes_progress_in(&run) {
                 continue;
             }
             for (place, dip) in parts(readings, run) {
@@ -286,6 +290,13 @@ impl StallDetector {
             }
         }
         sums.into_iter().zip(net).map(|(dip, net)| IntervalDips { dip, net }).collect()
+    }
+
+    /// Returns true if the job reports progress several times during the dip of the readings in `run`: it is not paused.
+    fn makes_progress_in(&self, run: &Range<usize>) -> bool {
+        let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
+        let touched = self.recent.iter().filter(|of| of.from < to && from < of.to && of.samples_done > Samples::ZERO);
+        touched.count() > MOST_TOUCHED
     }
 
     /// Returns one flag per recent interval: true if, at the interval's setting, dips explain the differences in

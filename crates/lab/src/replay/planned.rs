@@ -32,6 +32,7 @@ pub(super) fn request<'a>(
         progress: Progress {
             samples: view.samples_done,
             elapsed: view.elapsed,
+            excess_before: Seconds::ZERO,
             reserve: 0.5 * view.profile_error,
             carbon: GramsCo2e::ZERO,
             past_emissions: view.past_emissions,

@@ -32,7 +32,7 @@ impl Planner<'_> {
             Promise::Slowdown(max) => {
                 let left = match work {
                     Work::TotalSamples(total) => {
-                        total / self.reference.throughput * (1.0 + self.guarded(max)) - progress.elapsed
+                        self.reference_time(total) * (1.0 + self.guarded(max)) - progress.elapsed
                     }
                     Work::Unknown => window,
                 };

@@ -115,7 +115,8 @@ impl<'a> Planner<'a> {
             Work::Unknown => {
                 let Some(max) = objective.max_slowdown else { return Due::NothingNow };
                 let least = self.reference.throughput / (1.0 + self.guarded(max));
-                let ahead = progress.samples - least * progress.elapsed;
+                let done = self.reference.throughput * self.reference_time(progress.samples);
+                let ahead = done - least * progress.elapsed;
                 let samples = least * window - ahead;
                 if samples <= Samples::ZERO {
                     return Due::NothingNow;
@@ -185,10 +186,15 @@ impl<'a> Planner<'a> {
         Ok((slots, known_until))
     }
 
+    /// Returns the time that the job's first `samples` take at the maximum usable limit.
+    pub(super) fn reference_time(&self, samples: Samples) -> Seconds {
+        samples / self.reference.throughput + self.request.progress.excess_before
+    }
+
     /// Returns the slowdown over the job's life if the job does `samples` in `duration` from now on.
     pub(in crate::plan) fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
         let Progress { samples: done, elapsed, .. } = self.request.progress;
-        let at_ceiling = (done + samples) / self.reference.throughput;
+        let at_ceiling = self.reference_time(done + samples);
         if at_ceiling > NO_TIME { (elapsed + duration) / at_ceiling - 1.0 } else { 0.0 }
     }
 

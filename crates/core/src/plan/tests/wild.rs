@@ -124,13 +124,15 @@ fn progress() -> impl Strategy<Value = Progress> {
     (
         edge(&[0.0, 5e-324, 1.0, 1e15], 0.0..1e9),
         edge(&[0.0, -100.0, 1e10], 0.0..1e6),
+        edge(&[0.0, -1e10, 1e10], -1e5..1e5),
         edge(&[0.0, 1.0], 0.0..0.05),
         edge(&[0.0, 1e12], 0.0..1e5),
         past,
     )
-        .prop_map(|(samples, elapsed, reserve, carbon, past)| Progress {
+        .prop_map(|(samples, elapsed, excess, reserve, carbon, past)| Progress {
             samples: Samples::new(samples),
             elapsed: Seconds::new(elapsed),
+            excess_before: Seconds::new(excess),
             reserve,
             carbon: GramsCo2e::new(carbon),
             past_emissions: past.map(|(intensity, carbon)| PastEmissions {

@@ -10,6 +10,7 @@ use crate::profile::measurement::{ChunkVerdict, Measurement};
 use crate::profile::point::{Chunk, PointStats, Record};
 use crate::profile::stall_detector::LatestPauses;
 use crate::profile::steps::Setting;
+use crate::time::Monotonic;
 use crate::units::{Joules, Seconds};
 
 /// Minimum time between the two reports that delimit a chunk: single training steps are not independent samples.
@@ -25,7 +26,7 @@ impl Profiler {
         self.charge(snapshot.at, snapshot.setting.as_ref());
         let Some(setting) = snapshot.setting.filter(|_| !snapshot.unusable) else {
             self.active = None;
-            self.recent = DriftWindow::default();
+            (self.recent, self.drifting_since) = (DriftWindow::default(), None);
             return;
         };
         if self.active.as_ref().is_none_or(|h| h.setting != setting) {
@@ -115,12 +116,13 @@ impl Profiler {
         let setting = active.setting.clone();
         let holds_beginning = std::mem::take(&mut active.holds_beginning);
         if let Some(chunk) = chunk.without(paused).filter(|_| !ends_low && !holds_rest && !holds_beginning) {
-            self.add_chunk(&setting, chunk);
+            self.add_chunk(&setting, last.received, chunk);
         }
         self.advance();
     }
 
-    fn add_chunk(&mut self, setting: &Setting, chunk: Chunk) {
+    /// Adds a chunk (time between two reports) at `setting`, of which the first report was received at the time `from`.
+    fn add_chunk(&mut self, setting: &Setting, from: Monotonic, chunk: Chunk) {
         self.profile.take();
         let closing = self.stage == Stage::Closing && setting == self.ceiling();
         // A rate below a fifth of the slowest known setting's is not training.
@@ -136,7 +138,7 @@ impl Profiler {
         let stats = measurement.stats(least);
         active.measurement = Some(measurement.clone());
         match verdict {
-            ChunkVerdict::Training => self.far_below = Seconds::ZERO,
+            ChunkVerdict::Training | ChunkVerdict::Changed => self.far_below = Seconds::ZERO,
             ChunkVerdict::Pause => {}
             ChunkVerdict::Slow => self.far_below += chunk.span,
         }
@@ -147,30 +149,63 @@ impl Profiler {
             let new: Vec<GpuId> = new.cloned().collect();
             self.record.gpus.extend(new);
         }
-        if closing {
-            self.closing = Some(stats);
-        } else {
-            *self.stats_mut(setting) = stats;
+        match self.stage {
+            // The profile stays as it was: the job may return to it.
+            Stage::Drifting => {}
+            _ if closing => self.closing = Some(stats),
+            _ => *self.stats_mut(setting) = stats,
         }
-        if self.stage != Stage::Done {
-            return;
-        }
-        if verdict == ChunkVerdict::Training {
-            self.watch_drift(&chunk);
-        } else if self.far_below >= self.settings.drift_s * 2.0 {
-            self.profile_again("the job has been much slower than its profile".into());
+        if self.sweeps() {
+            self.slow.clear();
+            self.watch_for_faster_work(from, &chunk);
+        } else if matches!(verdict, ChunkVerdict::Training | ChunkVerdict::Changed) {
+            let slow = std::mem::take(&mut self.slow);
+            let changed = slow.into_iter().filter(|_| verdict == ChunkVerdict::Changed);
+            self.watch_drift(changed.chain([(from, chunk)]));
+        } else if self.far_below >= self.noticed_within() {
+            let since = self.slow.first().map_or(from, |(since, _)| *since);
+            self.profile_again("the job has been much slower than its profile".into(), since);
+        } else if verdict == ChunkVerdict::Slow {
+            self.slow.push((from, chunk));
         }
     }
 
-    fn watch_drift(&mut self, chunk: &Chunk) {
+    /// Adds chunks (times between two reports), each with the time of its first report, and begins a new profile if the
+    /// job has drifted away from the present one.
+    fn watch_drift(&mut self, chunks: impl Iterator<Item = (Monotonic, Chunk)>) {
         let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
         let Settings { drift, drift_s, .. } = self.settings;
         let known = self.active.as_ref().and_then(|active| active.baseline.or_else(|| self.baseline(&active.setting)));
         let (Some(active), Some(known)) = (&mut self.active, known) else { return };
         active.baseline = Some(known);
-        self.recent.push(chunk, known, drift_s);
-        if let Some(why) = self.recent.drifted(drift, drift_s).filter(|_| rested) {
-            self.profile_again(why);
+        chunks.for_each(|(from, chunk)| self.recent.push(from, &chunk, known, drift_s));
+        let Some(found) = self.recent.drifted(drift, drift_s) else {
+            self.drifting_since = None;
+            return;
+        };
+        let since = *self.drifting_since.get_or_insert(found.since);
+        // The time lost by a job that has become faster would seem to be gained time.
+        if rested || found.is_faster {
+            self.profile_again(found.why, since);
+        } else if self.learning.slack.is_some() && self.stage != Stage::Drifting {
+            self.notes.push(format!("at the maximum usable limit: {}", found.why));
+            self.enter(Stage::Drifting);
+        }
+    }
+
+    /// Returns true if the newest reports differ from the profile, though maybe not for long.
+    pub(super) fn may_have_changed(&mut self) -> bool {
+        let Settings { drift, drift_s, .. } = self.settings;
+        self.is_drifting() || self.recent.may_begin(drift, drift_s)
+    }
+
+    /// Notices a change of the job during a sweep: no setting is faster than the ceiling (maximum usable limits).
+    fn watch_for_faster_work(&mut self, from: Monotonic, chunk: &Chunk) {
+        let Settings { drift, drift_s, .. } = self.settings;
+        let Some(ceiling) = self.baseline(self.ceiling()) else { return };
+        self.recent.push(from, chunk, ceiling, drift_s);
+        if let Some(found) = self.recent.drifted(drift, drift_s).filter(|found| found.is_faster) {
+            self.profile_again(found.why, found.since);
         }
     }
 
@@ -179,13 +214,17 @@ impl Profiler {
         Some(Baseline { throughput: point.throughput.mean, power: point.power.mean })
     }
 
-    fn profile_again(&mut self, why: String) {
+    /// Begins a new profile because the job differs from its profile since the time `since`.
+    fn profile_again(&mut self, why: String, since: Monotonic) {
         self.notes.push(format!("profiling again: {why}"));
         self.record = Record::default();
         if let Some(active) = &mut self.active {
-            (active.measurement, active.baseline) = (None, None);
+            active.baseline = None;
         }
         self.recent = DriftWindow::default();
+        self.drifting_since = None;
+        self.slow.clear();
+        self.changed_at = Some(since);
         self.restarts += 1;
         self.closing = None;
         self.skipped.clear();
@@ -194,8 +233,14 @@ impl Profiler {
         self.learning.deferred = false;
         self.remeasuring = None;
         self.sweep_time = Seconds::ZERO;
-        self.stage = Stage::Sweep { group: 0, index: 0 };
-        self.stage_time = Seconds::ZERO;
+        self.enter(Stage::Sweep { group: 0, index: 0 });
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        if let Some(active) = &mut self.active {
+            active.measurement = None;
+        }
+        (self.stage, self.stage_time) = (stage, Seconds::ZERO);
     }
 
     fn pass_time(&mut self, span: Seconds) {
@@ -204,7 +249,7 @@ impl Profiler {
         match self.stage {
             Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,
             Stage::Remeasuring => self.remeasured_time += span,
-            Stage::Done => self.since_sweep += span,
+            Stage::Done | Stage::Drifting => self.since_sweep += span,
         }
     }
 }

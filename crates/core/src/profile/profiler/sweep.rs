@@ -2,6 +2,7 @@
 
 use super::{Profiler, Settings, Stage};
 use crate::domain::{OperatingPoint, PowerLimit, SetPoint};
+use crate::profile::drift::DriftWindow;
 use crate::profile::steps::{Setting, joined};
 use crate::units::{Seconds, Watts};
 
@@ -24,6 +25,7 @@ impl Profiler {
             let next = match self.stage {
                 Stage::Sweep { .. } | Stage::Clocks { .. } => self.after_step(),
                 Stage::Closing => self.after_closing(),
+                Stage::Drifting => self.drifting_since.is_none().then_some(Stage::Done),
                 Stage::Remeasuring => {
                     let left =
                         self.remeasuring.as_ref().is_none_or(|setting| self.learning.abandoned.contains(setting));
@@ -38,8 +40,13 @@ impl Profiler {
             if self.stage == Stage::Closing {
                 self.since_sweep = Seconds::ZERO;
             }
+            let swept = self.sweeps();
             self.profile.take();
             self.stage = next;
+            // Chunks of a sweep were compared with the ceiling, and are mostly slower.
+            if swept && !self.sweeps() && !self.recent.is_faster(self.settings.drift) {
+                self.recent = DriftWindow::default();
+            }
             self.stage_time = Seconds::ZERO;
         }
     }
@@ -89,7 +96,8 @@ impl Profiler {
     /// Returns the stage at which a sweep that was interrupted for lack of slack continues; `None` if there is no such
     /// sweep, or still too little slack.
     fn resumed(&mut self) -> Option<Stage> {
-        if !self.learning.deferred || self.is_closed() {
+        // A change of the job may make settings seem badly measured.
+        if !self.learning.deferred || self.is_closed() || self.may_have_changed() {
             return None;
         }
         let sweeps = (0..self.limit_steps.len()).map(|group| Stage::Sweep { group, index: 0 });

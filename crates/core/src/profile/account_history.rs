@@ -1,0 +1,84 @@
+//! Accounts at a job's latest reports. A change of the job is noticed only after some time; what the account was before
+//! the change must be known then.
+
+use std::collections::VecDeque;
+
+use super::progress::{EarlierWork, ProgressAccount};
+use crate::time::Monotonic;
+use crate::units::{SamplesPerSecond, Seconds};
+
+/// Number of kept accounts; they cover at least twice the time in which a change is noticed.
+const KEPT: usize = 256;
+
+/// Accounts at a job's latest reports, oldest first, each with the reference throughput known then.
+#[derive(Clone, Debug, Default)]
+pub struct AccountHistory {
+    entries: VecDeque<(Monotonic, ProgressAccount, SamplesPerSecond)>,
+}
+
+impl AccountHistory {
+    /// Adds the account at a report, unless the last one is almost as new, and drops the oldest one. `noticed_within` is
+    /// the time in which a change of a job is noticed.
+    pub fn push(
+        &mut self,
+        at: Monotonic,
+        account: ProgressAccount,
+        reference: SamplesPerSecond,
+        noticed_within: Seconds,
+    ) {
+        let spacing = noticed_within * (2.0 / KEPT as f64);
+        if self.entries.back().is_some_and(|(last, ..)| at.since(*last) < spacing) {
+            return;
+        }
+        if self.entries.len() == KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back((at, account, reference));
+    }
+
+    /// Returns the work up to the last report that was received by `time`, or up to the oldest kept report if all are
+    /// later; `None` if no account is kept.
+    pub fn work_until(&self, time: Monotonic) -> Option<EarlierWork> {
+        let entry = self.entries.iter().rev().find(|(at, ..)| *at <= time).or(self.entries.front());
+        entry.map(|(_, account, reference)| account.as_earlier(*reference))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::SlowedTraining;
+    use crate::units::Samples;
+
+    #[test]
+    fn work_from_before_a_change_keeps_its_reference() {
+        let at = |s: f64| Monotonic::default().after(Seconds::new(s));
+        let account = |s: f64| {
+            let lost = SlowedTraining { below: Seconds::new(s), samples: Samples::new(95.0 * s), ..Default::default() };
+            let (samples, active) = (lost.samples, lost.below);
+            ProgressAccount { samples, active, lost: Some(lost), ..ProgressAccount::default() }
+        };
+        let mut history = AccountHistory::default();
+        assert_eq!(history.work_until(at(5.0)), None);
+        let rate = SamplesPerSecond::new(100.0);
+        (1..=1000).for_each(|s| history.push(at(f64::from(s)), account(f64::from(s)), rate, Seconds::new(128.0)));
+        history.push(at(1000.5), account(1000.5), rate, Seconds::new(128.0));
+        let earlier = history.work_until(at(900.5)).expect("kept");
+        assert_eq!((earlier.samples, earlier.time), (Samples::new(85_500.0), Seconds::new(855.0)));
+        assert!((earlier.lost - Seconds::new(45.0)).abs() < Seconds::new(1e-9));
+        // Older than what is kept, and newer than all.
+        assert_eq!(history.work_until(at(3.0)).expect("kept").samples, Samples::new(95.0 * 745.0));
+        assert_eq!(history.work_until(at(2000.0)).expect("kept").samples, Samples::new(95_000.0));
+
+        // After the change, 100 s at 40 of 50 samples/s lose 20 s more.
+        let mut later = account(1000.0);
+        let lost = later.lost.as_mut().expect("recorded");
+        let more = Samples::new(4000.0 - 95.0 * 100.0);
+        (lost.samples, later.samples) = (lost.samples + more, later.samples + more);
+        later.earlier = Some(earlier);
+        let rate = SamplesPerSecond::new(50.0);
+        assert!((later.lost_time(rate) - Seconds::new(45.0 + 20.0)).abs() < Seconds::new(1e-9));
+        assert!((later.reference_time(later.samples, rate) - Seconds::new(855.0 + 80.0)).abs() < Seconds::new(1e-9));
+        assert!((later.slowdown(rate).expect("known") - 65.0 / 935.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,76 @@
+//! Jobs whose work changes while they run: what their GPUs do per sample and per second is another from some time on.
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use wattune::controller::{Caller, NewJob, ProgressReport, Settings};
+use wattune_core::domain::{JobId, Work};
+use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
+
+use crate::support::{self, one_gpu};
+
+const STEP: Seconds = Seconds::new(1.0);
+/// Error of a slowdown that is given, and time in which a change is noticed, as parts of a job's time.
+const TOLERANCE: f64 = 0.004;
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    training_s: f64,
+    changes_at_s: f64,
+    /// Throughput and power after the change, as multiples of those before.
+    throughput: f64,
+    power: f64,
+    max_slowdown: f64,
+    knows_total: bool,
+}
+
+/// Returns the job's true slowdown against the maximum usable limit, and its warnings at the end.
+async fn slowdown(run: Run) -> (f64, Vec<String>) {
+    let mut bench = one_gpu::OneGpu::new(Settings::default()).await;
+    let load = |part: f64, power: f64| one_gpu::load(Watts::new(500.0) * power, SamplesPerSecond::new(100.0) * part);
+    let phases = [load(1.0, 1.0), load(run.throughput, run.power)];
+    let total = |phases: &[wattune::gpu::simulated::LoadCurve; 2]| {
+        let rates = [0, 1].map(|i| phases[i].at(one_gpu::MAX).throughput);
+        rates[0] * Seconds::new(run.changes_at_s) + rates[1] * Seconds::new(run.training_s - run.changes_at_s)
+    };
+    let work = if run.knows_total { Work::TotalSamples(total(&phases)) } else { Work::Unknown };
+    let mut controller = bench.start().await;
+    let job = NewJob { work, ..support::job("changes", run.max_slowdown) };
+    let id = JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id");
+    let (mut full_speed, begun) = (Seconds::ZERO, bench.seconds());
+    loop {
+        let phase = &phases[usize::from(full_speed.get() >= run.changes_at_s)];
+        if full_speed.get() >= run.training_s {
+            break;
+        }
+        bench.gpu.run(Some(phase.clone()));
+        let before = bench.gpu.work_done();
+        bench.pass(STEP, &mut controller).await;
+        let done = bench.gpu.work_done();
+        full_speed += (done - before) / phase.at(one_gpu::MAX).throughput;
+        controller.progress(&id, ProgressReport::new(done, None)).await.expect("taken");
+    }
+    let slowdown = (bench.seconds() - begun) / full_speed.get() - 1.0;
+    let account = controller.end(&id, Caller::Local).await.expect("ended");
+    controller.shut_down().await;
+    (slowdown, account.warnings)
+}
+
+#[tokio::test]
+async fn a_slowdown_stays_allowed_when_the_work_changes() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    for _ in 0..6 {
+        let training_s = rng.random_range(3000.0..5000.0);
+        let run = Run {
+            training_s,
+            changes_at_s: rng.random_range(0.2..0.8) * training_s,
+            throughput: [0.4, 0.7, 0.9, 1.2, 1.5, 2.5][rng.random_range(0..6)],
+            power: rng.random_range(0.7..1.3),
+            max_slowdown: [0.03, 0.1, 0.2][rng.random_range(0..3)],
+            knows_total: rng.random_bool(0.5),
+        };
+        let (slowdown, warnings) = slowdown(run).await;
+        assert!(slowdown <= run.max_slowdown + TOLERANCE, "{slowdown} {run:?}");
+        let is_said = warnings.iter().any(|warning| warning.contains("exceeded"));
+        assert!(!is_said || slowdown > run.max_slowdown - TOLERANCE, "{slowdown} {run:?} {warnings:?}");
+    }
+}
