@@ -9,7 +9,7 @@ use crate::store::LastReport;
 use wattune_core::domain::{EventReasons, GpuId, InvalidJob, MOST_SAMPLES, ProgressSource, SetPoint, Work};
 use wattune_core::plan::JobActivity;
 use wattune_core::profile::steps::Setting;
-use wattune_core::profile::{GpuSnapshot, Profiler, Report};
+use wattune_core::profile::{AccountHistory, GpuSnapshot, Profiler, Report};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Joules, Lasting, Samples, Seconds, Short};
 
@@ -198,17 +198,19 @@ impl Job {
         self.allow_learning(now);
         let reference = self.reference();
         if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
-            let (before, restarts) = (profiler.stage(), profiler.restarts());
+            let before = profiler.stage();
             profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
             if profiler.stage() != before {
                 self.replan = Some(ReplanReason::ProfileChanged);
             }
-            let changed_at = profiler.changed_at().filter(|_| profiler.restarts() > restarts);
-            if let Some(earlier) = changed_at.and_then(|at| self.history.work_until(at)) {
-                self.stalls.set_earlier(earlier);
-                self.progress.account.earlier = Some(earlier);
-            }
-            if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
+            if profiler.restarts() != self.history.restarts() {
+                if let Some(earlier) = profiler.changed_at().and_then(|at| self.history.work_until(at)) {
+                    self.stalls.set_earlier(earlier);
+                    self.progress.account.earlier = Some(earlier);
+                }
+                // The reference of these accounts no longer applies.
+                self.history = AccountHistory::after(profiler.restarts());
+            } else if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
                 self.history.push(now.monotonic, self.progress.account, reference, profiler.noticed_within());
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reference::{ReferenceKind, evidence_at};
+use super::reference::{ReferenceKind, changed_since, evidence_at};
 use crate::controller::error::ControlError;
 use crate::controller::jobs::Job;
 use crate::controller::signal::HORIZONS_H;
@@ -101,7 +101,8 @@ impl Estimate<'_> {
             OrUnknown::Unknown { unknown } => Err(unknown.clone()),
         };
         let restarts = self.job.profiler.as_ref().map(|p| p.restarts());
-        if self.job.restarts_at_reference.is_some_and(|recorded| Some(recorded) < restarts) {
+        let is_older = self.job.restarts_at_reference.is_some_and(|recorded| Some(recorded) < restarts);
+        if is_older || changed_since(self.job, newest) {
             // The work since the change has no reference yet, and the new measurements do not fit the work before.
             return Err("its throughput or power has changed, and it is being profiled again".into());
         }

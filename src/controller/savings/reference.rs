@@ -44,13 +44,18 @@ pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     jobs.iter().filter(is_due).map(|job| job.id.clone()).collect()
 }
 
+/// Returns true if the job has changed since its references `newest` were recorded.
+pub(super) fn changed_since(job: &Job, newest: &Counterfactual) -> bool {
+    job.progress.account.earlier.is_some_and(|earlier| newest.samples < earlier.samples)
+}
+
 impl Snapshot<'_> {
     /// Returns the ledger's entry for a job's references; `None` if an entry by an earlier daemon is still valid, or if
     /// the job has no plan.
     pub(crate) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
         let Some(plan) = &job.plan else { return Ok(None) };
         let earlier = self.counterfactuals(&job.id).await?;
-        if job.restarts_at_reference.is_none() && !earlier.is_empty() {
+        if job.restarts_at_reference.is_none() && earlier.last().is_some_and(|newest| !changed_since(job, newest)) {
             return Ok(None);
         }
         let why = if earlier.is_empty() { "its first plan" } else { "it was profiled anew" };

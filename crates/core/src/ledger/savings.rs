@@ -1,9 +1,13 @@
 //! Savings of a job compared with a reference, with 95 % confidence intervals.
 //!
 //! The reference is the same work at one setting (power limits of the job's GPUs) from the job's start on, with the
-//! throughput and power that the job's profile measured at this setting; training that took place at this setting counts
-//! as it was. To find the error, each measured quantity in turn is shifted by its standard error, and the resulting
-//! changes of the saving are combined as independent errors. The job's own pauses, such as evaluation, are part of the reference: they have the same duration there, and the same
+//! throughput and power that the job's profile measured at this setting; training that took place at the maximum usable
+//! limit counts as it was.
+//!
+//! To find the error, each measured quantity in turn is shifted by its standard error, and the resulting changes of the
+//! saving are combined as independent errors.
+//!
+//! The job's own pauses, such as evaluation, are part of the reference: they have the same duration there, and the same
 //! energy unless a lower limit reduced it in the job. The sensors' gain error cancels in percentages if the same
 //! sensors measured job and reference; in grams it does not cancel. Carbon intensities without an actual value are
 //! forecasts: until the actual values are known, the interval includes the effect of the forecasts' standard error.

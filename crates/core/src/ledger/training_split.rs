@@ -77,7 +77,8 @@ impl TrainingSplit {
 /// with a given throughput (the lower hull of the profile); `account` is the job's, `series` holds the carbon
 /// intensities.
 ///
-/// Returns `None` where [`compare`] does, and for a throughput of zero.
+/// Returns `None` where [`compare`] does, for a throughput of zero, and for a job that was slowed and has changed: the
+/// profile is not that of its earlier work.
 pub fn compare_at_ceiling(
     completed: &CompletedWork,
     account: &ProgressAccount,
@@ -90,6 +91,9 @@ pub fn compare_at_ceiling(
     let split = TrainingSplit::at_ceiling(account);
     if split.is_unslowed() {
         return Comparison::with_itself(completed);
+    }
+    if account.earlier.is_some() {
+        return None;
     }
     let at = split.at_reference(completed, (time, power * time))?;
     compare(completed, (at.throughput, at.power), |rate| Some(static_power(rate)? * at.scale), series)

@@ -13,6 +13,7 @@ const KEPT: usize = 256;
 /// Accounts at a job's latest reports, oldest first, each with the reference throughput known then.
 #[derive(Clone, Debug, Default)]
 pub struct AccountHistory {
+    restarts: u32,
     entries: VecDeque<(Monotonic, ProgressAccount, SamplesPerSecond)>,
 }
 
@@ -34,6 +35,16 @@ impl AccountHistory {
             self.entries.pop_front();
         }
         self.entries.push_back((at, account, reference));
+    }
+
+    /// Creates an empty history for a job that was profiled again `restarts` times.
+    pub fn after(restarts: u32) -> Self {
+        Self { restarts, ..Self::default() }
+    }
+
+    /// Returns how often the job had been profiled again when the history began.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
     }
 
     /// Returns the work up to the last report that was received by `time`, or up to the oldest kept report if all are

@@ -1,10 +1,15 @@
 //! Drift detection: compares a job's recent throughput and power with its profile.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::point::Chunk;
 use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
+
+/// Minimum number of chunks (times between two reports) that show drift: each of few chunks may hold a training step more
+/// or less than usual.
+const LEAST_CHUNKS: usize = 4;
 
 /// Throughput and power in the profile for a setting when that setting came into force.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +36,8 @@ struct Compared {
 pub(super) struct Drift {
     /// Time from which on the job differs.
     pub(super) since: Monotonic,
-    /// True if the job does more samples per second than its profile contains.
-    pub(super) is_faster: bool,
+    /// Direction in which throughput differs; equal if only power does.
+    pub(super) throughput: Ordering,
     /// The difference in words.
     pub(super) why: String,
 }
@@ -55,7 +60,7 @@ impl DriftWindow {
             energy: chunk.energy.iter().copied().sum(),
             expected_energy: known.power * chunk.energy_span,
         });
-        while self.chunks.len() > 1 && self.span() - self.chunks[0].span >= span {
+        while self.chunks.len() > LEAST_CHUNKS && self.span() - self.chunks[0].span >= span {
             self.chunks.pop_front();
         }
     }
@@ -65,7 +70,7 @@ impl DriftWindow {
     /// period does not count as drift.
     pub(super) fn drifted(&mut self, drift: f64, span: Seconds) -> Option<Drift> {
         let length = self.span();
-        if length < span {
+        if length < span || self.chunks.len() < LEAST_CHUNKS {
             return None;
         }
         let quarters = quarters(self.chunks.make_contiguous(), length);
@@ -86,7 +91,7 @@ impl DriftWindow {
         let first = self.chunks.iter().find(|c| differs(c)).or(self.chunks.front())?;
         (throughput.0 || power.0).then(|| Drift {
             since: first.from,
-            is_faster: throughput.0 && throughput.1 > 0.0,
+            throughput: if throughput.0 { throughput.1.total_cmp(&0.0) } else { Ordering::Equal },
             why: format!(
                 "throughput differs from the profile by {:+.1} % and power by {:+.1} %, for {:.0} s",
                 100.0 * throughput.1,
@@ -98,7 +103,7 @@ impl DriftWindow {
 
     /// Returns true if throughput or power differed from the profile by more than `drift` (relative) in the newest
     /// quarter of `span`: the job may have changed just now.
-    pub(super) fn may_begin(&mut self, drift: f64, span: Seconds) -> bool {
+    pub(super) fn newest_differs(&mut self, drift: f64, span: Seconds) -> bool {
         let mut newest = Seconds::ZERO;
         let earlier = |c: &&Compared| {
             newest += c.span;
@@ -108,6 +113,14 @@ impl DriftWindow {
         let chunks = self.chunks.make_contiguous();
         let newest = &chunks[chunks.len().saturating_sub(count)..];
         [relative_rate(newest), relative_power(newest)].into_iter().flatten().any(|of| (of - 1.0).abs() > drift)
+    }
+
+    /// Returns true if throughput and power differed from the profile by at most `drift` (relative) on average over `span`.
+    pub(super) fn agrees(&mut self, drift: f64, span: Seconds) -> bool {
+        let is_long = self.span() >= span;
+        let chunks = self.chunks.make_contiguous();
+        let all = [relative_rate(chunks), relative_power(chunks)];
+        is_long && all.into_iter().flatten().all(|of| (of - 1.0).abs() <= drift)
     }
 
     /// Returns true if throughput exceeded the profile by more than `drift` (relative) on average.

@@ -89,6 +89,8 @@ pub struct Profiler {
     last_report: Option<Monotonic>,
     sweep_time: Seconds,
     since_sweep: Seconds,
+    /// Time covered by reports since a new sweep began because the job had changed.
+    since_restart: Seconds,
     /// Time covered by all reports (`reported`), and the part of it spent on re-measurements (`remeasured_time`).
     reported: Seconds,
     remeasured_time: Seconds,
@@ -126,6 +128,7 @@ impl Profiler {
             last_report: None,
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,
+            since_restart: Seconds::ZERO,
             reported: Seconds::ZERO,
             remeasured_time: Seconds::ZERO,
             remeasuring: None,

@@ -253,6 +253,32 @@ fn drift_is_noticed_while_the_setting_changes() {
 }
 
 #[test]
+fn a_job_that_became_slower_waits_at_the_ceiling_until_a_sweep_is_due() {
+    let mut job = Job::new(0.002, Record::default());
+    let slack = Slack { allowed: Seconds::new(1e6), lost: Seconds::ZERO, full_duration: None, part: 0.1 };
+    job.profiler.allow(Some(slack));
+    let sweep = job.sweep();
+    let stage_after = |job: &mut Job, scale: f64, seconds: u32| {
+        job.scale = scale;
+        (0..seconds).for_each(|_| job.second(200, 1.0));
+        job.profiler.stage()
+    };
+    stage_after(&mut job, 1.0, sweep * 5);
+    assert_eq!(stage_after(&mut job, 0.9, 100), Stage::Drifting);
+    assert_eq!(job.profiler.wanted(), Some(&vec![w(300).into()]));
+    // It trains as in its profile again.
+    assert!(matches!(stage_after(&mut job, 1.0, 100), Stage::Done | Stage::Remeasuring));
+    assert_eq!(job.profiler.restarts(), 0);
+    stage_after(&mut job, 0.9, sweep * 11);
+    assert_eq!(job.profiler.restarts(), 1);
+    // A faster one does not wait, but does so only once.
+    stage_after(&mut job, 1.1, 100);
+    assert_eq!(job.profiler.restarts(), 2);
+    assert_eq!(stage_after(&mut job, 1.3, sweep + 100), Stage::Drifting);
+    assert_eq!(job.profiler.restarts(), 2);
+}
+
+#[test]
 fn drift_is_noticed_at_a_setting_that_never_changes() {
     let mut job = Job::new(0.002, Record::default());
     job.profiler.allow(Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, full_duration: None, part: 0.0 }));

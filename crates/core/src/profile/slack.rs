@@ -11,6 +11,9 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
 
 /// Time by which noise may make a job exceed its allowed slowdown; plans keep no reserve for this time.
 const TOLERATED: Seconds = Seconds::new(1.0);
+/// Minimum part of the slowed training whose energy must be known to estimate that of all of it. The rest may have been a
+/// planned pause, which draws far less.
+const LEAST_METERED: f64 = 0.998;
 /// Minimum (first) and maximum (second) of the tolerance [`TOLERATED`], as fractions of the job's duration.
 const TOLERATED_PART: (f64, f64) = (0.0009, 0.0025);
 /// Minimum reserve (time that plans leave unspent), in standard errors of the reference throughput.
@@ -31,9 +34,6 @@ pub struct SlowedTraining {
     #[serde(default)]
     pub energy: Joules,
 }
-
-/// Minimum part of the slowed training whose energy must be known to estimate that of all of it.
-const LEAST_METERED: f64 = 0.9;
 
 impl SlowedTraining {
     /// Returns the sum of two such records.
@@ -58,7 +58,7 @@ impl SlowedTraining {
         }
     }
 
-    /// Returns the energy of this training; `None` if it is unknown for more than a tenth of the time.
+    /// Returns the energy of this training; `None` if it is unknown for more than a little of the time.
     pub fn total_energy(&self) -> Option<Joules> {
         if self.below <= Seconds::ZERO {
             return Some(Joules::ZERO);

@@ -77,7 +77,8 @@ impl StallDetector {
             groups: GpuGroups::default(),
             finalised: account,
             recent: VecDeque::new(),
-            open: ProgressInterval::open(Monotonic::default()),
+            // The energy since the last report before a restart of the daemon is unknown.
+            open: ProgressInterval { energy: None, ..ProgressInterval::open(Monotonic::default()) },
             last_reading: None,
             drawn: VecDeque::new(),
             latest_pauses: None,

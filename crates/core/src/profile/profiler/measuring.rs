@@ -24,13 +24,16 @@ impl Profiler {
     /// Records a snapshot of the job's GPUs. Call it at each tick and right before [`Self::report`].
     pub fn observe(&mut self, snapshot: GpuSnapshot) {
         self.charge(snapshot.at, snapshot.setting.as_ref());
+        if snapshot.unusable {
+            self.recent = DriftWindow::default();
+        }
         let Some(setting) = snapshot.setting.filter(|_| !snapshot.unusable) else {
             self.active = None;
-            (self.recent, self.drifting_since) = (DriftWindow::default(), None);
             return;
         };
         if self.active.as_ref().is_none_or(|h| h.setting != setting) {
             let baseline = self.baseline(&setting);
+            self.slow.clear();
             self.active = Some(ActiveMeasurement {
                 since: snapshot.at,
                 report: None,
@@ -158,11 +161,13 @@ impl Profiler {
         if self.sweeps() {
             self.slow.clear();
             self.watch_for_faster_work(from, &chunk);
+        } else if self.stage == Stage::Closing {
+            self.slow.clear();
         } else if matches!(verdict, ChunkVerdict::Training | ChunkVerdict::Changed) {
             let slow = std::mem::take(&mut self.slow);
             let changed = slow.into_iter().filter(|_| verdict == ChunkVerdict::Changed);
             self.watch_drift(changed.chain([(from, chunk)]));
-        } else if self.far_below >= self.noticed_within() {
+        } else if self.far_below >= self.noticed_within() && !self.slow.is_empty() {
             let since = self.slow.first().map_or(from, |(since, _)| *since);
             self.profile_again("the job has been much slower than its profile".into(), since);
         } else if verdict == ChunkVerdict::Slow {
@@ -180,14 +185,18 @@ impl Profiler {
         active.baseline = Some(known);
         chunks.for_each(|(from, chunk)| self.recent.push(from, &chunk, known, drift_s));
         let Some(found) = self.recent.drifted(drift, drift_s) else {
-            self.drifting_since = None;
+            if self.stage != Stage::Drifting || self.recent.agrees(drift, drift_s) {
+                self.drifting_since = None;
+            }
             return;
         };
-        let since = *self.drifting_since.get_or_insert(found.since);
+        let since = self.drifting_since.unwrap_or(found.since);
+        let differs = found.throughput.is_ne();
+        self.drifting_since = self.drifting_since.or(differs.then_some(since));
         // The time lost by a job that has become faster would seem to be gained time.
-        if rested || found.is_faster {
+        if rested || found.throughput.is_gt() && self.may_sweep_early() {
             self.profile_again(found.why, since);
-        } else if self.learning.slack.is_some() && self.stage != Stage::Drifting {
+        } else if differs && self.learning.slack.is_some() && self.stage != Stage::Drifting {
             self.notes.push(format!("at the maximum usable limit: {}", found.why));
             self.enter(Stage::Drifting);
         }
@@ -196,7 +205,7 @@ impl Profiler {
     /// Returns true if the newest reports differ from the profile, though maybe not for long.
     pub(super) fn may_have_changed(&mut self) -> bool {
         let Settings { drift, drift_s, .. } = self.settings;
-        self.is_drifting() || self.recent.may_begin(drift, drift_s)
+        self.is_drifting() || self.recent.newest_differs(drift, drift_s)
     }
 
     /// Notices a change of the job during a sweep: no setting is faster than the ceiling (maximum usable limits).
@@ -204,9 +213,15 @@ impl Profiler {
         let Settings { drift, drift_s, .. } = self.settings;
         let Some(ceiling) = self.baseline(self.ceiling()) else { return };
         self.recent.push(from, chunk, ceiling, drift_s);
-        if let Some(found) = self.recent.drifted(drift, drift_s).filter(|found| found.is_faster) {
+        let found = self.recent.drifted(drift, drift_s).filter(|found| found.throughput.is_gt());
+        if let Some(found) = found.filter(|_| self.may_sweep_early()) {
             self.profile_again(found.why, found.since);
         }
+    }
+
+    /// Returns true if no new sweep began lately, so that one may begin although the last sweep has ended only now.
+    pub(super) fn may_sweep_early(&self) -> bool {
+        self.restarts == 0 || self.since_restart >= self.sweep_time * DRIFT_PAUSE
     }
 
     fn baseline(&self, setting: &Setting) -> Option<Baseline> {
@@ -215,7 +230,7 @@ impl Profiler {
     }
 
     /// Begins a new profile because the job differs from its profile since the time `since`.
-    fn profile_again(&mut self, why: String, since: Monotonic) {
+    pub(super) fn profile_again(&mut self, why: String, since: Monotonic) {
         self.notes.push(format!("profiling again: {why}"));
         self.record = Record::default();
         if let Some(active) = &mut self.active {
@@ -226,6 +241,7 @@ impl Profiler {
         self.slow.clear();
         self.changed_at = Some(since);
         self.restarts += 1;
+        self.since_restart = Seconds::ZERO;
         self.closing = None;
         self.skipped.clear();
         self.far_below = Seconds::ZERO;
@@ -245,6 +261,7 @@ impl Profiler {
 
     fn pass_time(&mut self, span: Seconds) {
         self.reported += span;
+        self.since_restart += span;
         self.stage_time += span;
         match self.stage {
             Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,

@@ -4,6 +4,7 @@ use super::{Profiler, Settings, Stage};
 use crate::domain::{OperatingPoint, PowerLimit, SetPoint};
 use crate::profile::drift::DriftWindow;
 use crate::profile::steps::{Setting, joined};
+use crate::time::Monotonic;
 use crate::units::{Seconds, Watts};
 
 /// Duration of a re-measurement in a long job.
@@ -225,6 +226,16 @@ impl Profiler {
         }
         let trend = last.rate()? / first.rate()? - 1.0;
         let significant = trend.abs() > 3.0 * (e0 * e0 + e1 * e1).sqrt() && trend.abs() > 0.005;
+        if significant && trend.abs() > self.settings.drift && self.may_sweep_early() {
+            let now = self.last_report?;
+            // Which part of the sweep was before the change is unknown: whatever would make the most time lost.
+            let since = if trend < 0.0 { Seconds::ZERO } else { self.sweep_time };
+            let since = Monotonic::default().after((now.since(Monotonic::default()) - since).max(Seconds::ZERO));
+            let percent = 100.0 * trend;
+            let why = format!("throughput at the maximum usable limit changed by {percent:+.1} % during the sweep");
+            self.profile_again(why, since);
+            return None;
+        }
         let closing = self.closing.take()?;
         let ceiling = self.ceiling().clone();
         let opening = self.stats_mut(&ceiling);
