@@ -1,4 +1,4 @@
-//! Jobs whose work changes while they run: what their GPUs do per sample and per second is another from some time on.
+//! Jobs whose throughput and power change while they run.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -9,7 +9,8 @@ use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 use crate::support::{self, one_gpu};
 
 const STEP: Seconds = Seconds::new(1.0);
-/// Error of a slowdown that is given, and time in which a change is noticed, as parts of a job's time.
+/// Tolerance for the error of a reported slowdown and for the time until a change is detected, as a fraction of the
+/// job's time.
 const TOLERANCE: f64 = 0.004;
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +57,7 @@ async fn slowdown(run: Run) -> (f64, Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_slowdown_stays_allowed_when_the_work_changes() {
+async fn the_maximum_slowdown_holds_when_the_work_changes() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..6 {
         let training_s = rng.random_range(3000.0..5000.0);
@@ -70,7 +71,7 @@ async fn a_slowdown_stays_allowed_when_the_work_changes() {
         };
         let (slowdown, warnings) = slowdown(run).await;
         assert!(slowdown <= run.max_slowdown + TOLERANCE, "{slowdown} {run:?}");
-        let is_said = warnings.iter().any(|warning| warning.contains("exceeded"));
-        assert!(!is_said || slowdown > run.max_slowdown - TOLERANCE, "{slowdown} {run:?} {warnings:?}");
+        let is_reported = warnings.iter().any(|warning| warning.contains("exceeded"));
+        assert!(!is_reported || slowdown > run.max_slowdown - TOLERANCE, "{slowdown} {run:?} {warnings:?}");
     }
 }

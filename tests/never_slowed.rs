@@ -1,5 +1,4 @@
-//! Savings of jobs whose GPUs are idle before the first report, as while a program loads its data, and after the last
-//! one, and of jobs whose work changes. What was never slowed has saved nothing.
+//! Savings of jobs with idle GPUs before the first and after the last report, and of jobs whose work changes.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -32,22 +31,22 @@ struct Run {
     report_every_s: f64,
     /// Time of training from which on a sample takes twice the time, at less power.
     changes_at_s: f64,
-    /// Slowdown that the job allows; with none, it is never slowed.
+    /// Maximum slowdown of the job; with 0, it is never slowed.
     max_slowdown: f64,
     end: End,
 }
 
 /// Saving against the original limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Found {
+struct EstimatedSaving {
     reduction_pct: f64,
     /// Mean power at the original limit.
     mean_power: Watts,
 }
 
 /// Returns the job's saving against the original limit, each minute after the work has changed and at the end;
-/// the reason where it is unknown. A job whose work never changes has a daemon that sets no limits.
-async fn savings(run: Run) -> Vec<Result<Found, String>> {
+/// the reason where it is unknown. The daemon only observes if the job's work never changes.
+async fn savings(run: Run) -> Vec<Result<EstimatedSaving, String>> {
     let settings = Settings { observe: run.changes_at_s.is_infinite(), ..Settings::default() };
     let mut bench = one_gpu::OneGpu::new(settings).await;
     let load = |power, rate| one_gpu::load(Watts::new(power), SamplesPerSecond::new(rate));
@@ -95,7 +94,7 @@ async fn savings(run: Run) -> Vec<Result<Found, String>> {
     found
 }
 
-async fn saving(controller: &mut Controller, id: &JobId) -> Result<Found, String> {
+async fn saving(controller: &mut Controller, id: &JobId) -> Result<EstimatedSaving, String> {
     let account = controller.account_of(id).await.expect("known");
     let savings = serde_json::to_value(&account.savings).expect("JSON");
     let against = &savings["against_original"];
@@ -103,7 +102,7 @@ async fn saving(controller: &mut Controller, id: &JobId) -> Result<Found, String
         against["carbon_reduction_pct"]["mean"].as_f64().ok_or_else(|| against["unknown"].to_string())?;
     let number = |field: &str| against[field].as_f64().expect("a number");
     let mean_power = Joules::new(number("energy_at_reference_j")) / Seconds::new(number("time_at_reference_s"));
-    Ok(Found { reduction_pct, mean_power })
+    Ok(EstimatedSaving { reduction_pct, mean_power })
 }
 
 fn job(run: Run) -> NewJob {
@@ -127,7 +126,7 @@ async fn an_idle_gpu_before_and_after_the_training_saves_nothing() {
         };
         let found = savings(run).await;
         // The idle time is not part of the job's energy.
-        let is_as_trained = |found: &Found| (found.mean_power / Watts::new(680.0) - 1.0).abs() <= 0.005;
+        let is_as_trained = |found: &EstimatedSaving| (found.mean_power / Watts::new(680.0) - 1.0).abs() <= 0.005;
         assert!(matches!(&found[..], [Ok(it)] if it.reduction_pct == 0.0 && is_as_trained(it)), "{run:?}: {found:?}");
     }
 }

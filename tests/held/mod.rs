@@ -158,7 +158,7 @@ impl World {
     async fn pass(&mut self, span: f64) {
         self.clock.advance(Seconds::new(span));
         self.feed.poll_due(self.clock.now()).await;
-        // Its state would not fit on a test's stack as often as tests pass time.
+        // On the heap: else each call adds the tick's state to the test's stack frame.
         Box::pin(self.controller.tick()).await;
     }
 

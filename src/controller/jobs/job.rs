@@ -423,7 +423,9 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     match stage {
         Stage::Closing => format!("re-measuring the maximum usable limit, {at}: slowdown is relative to it"),
         Stage::Drifting => {
-            format!("waiting at {at}: throughput or power differ from the profile, too early to measure again")
+            format!(
+                "at the maximum usable limit, {at}: throughput differs from the profile, and a new sweep is not due yet"
+            )
         }
         Stage::Remeasuring => format!("measuring {at} for another minute: its measurement is the least certain"),
         _ => format!("measuring throughput and power at {at}"),

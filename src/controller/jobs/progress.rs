@@ -211,7 +211,7 @@ impl Job {
                 // The reference of these accounts no longer applies.
                 self.history = AccountHistory::after(profiler.restarts());
             } else if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
-                self.history.push(now.monotonic, self.progress.account, reference, profiler.noticed_within());
+                self.history.push(now.monotonic, self.progress.account, reference, profiler.detection_time());
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Savings of a job compared with a reference, with 95 % confidence intervals.
 //!
 //! The reference is the same work at one setting (power limits of the job's GPUs) from the job's start on, with the
-//! throughput and power that the job's profile measured at this setting; training that took place at the maximum usable
-//! limit counts as it was.
+//! throughput and power that the job's profile measured at this setting; if the reference is the maximum usable limit,
+//! training at that limit keeps its own time and energy.
 //!
 //! To find the error, each measured quantity in turn is shifted by its standard error, and the resulting changes of the
 //! saving are combined as independent errors.
@@ -344,7 +344,7 @@ impl SavingBasis {
         let at = training_split.at_reference(completed, (time, energy))?;
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
-        // What makes the job differ from its profile makes the mix differ as much.
+        // A deviation of the job from its profile affects the mix's power like the reference's.
         let mixed = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).map(|mixed| mixed * at.scale);
         let constant = |rate| mixed(rate).unwrap_or(at.power);
         let reference = (at.throughput, at.power);

@@ -61,7 +61,7 @@ pub struct Counterfactual {
     pub why: String,
     /// Rule by which the references are computed.
     pub rule: String,
-    /// Number of samples that the job had completed by `at`.
+    /// Number of completed samples from which on the references apply: those by `at`, or by the change of the job's work.
     pub samples: Samples,
     /// Reference at the original limits of the job's GPUs, those before wattune's first write.
     #[serde(rename = "found")]

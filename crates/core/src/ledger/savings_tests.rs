@@ -259,7 +259,7 @@ fn time_at_the_reference_is_not_scaled() {
 }
 
 #[test]
-fn training_at_the_reference_costs_there_what_it_did_cost() {
+fn training_at_the_reference_keeps_its_measured_energy() {
     // The profile measured 220 W at the reference on a warm GPU or with other data, the job itself drew 200 W. For two of
     // four hours it ran below the reference: 80 samples/s instead of 100, at 120 W.
     let hours = Seconds::new(7200.0);

@@ -11,7 +11,7 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 pub(super) struct TrainingSplit {
     /// Training time at the reference's setting, as it was.
     at_reference: Seconds,
-    /// Energy of everything but this training: slowed training and the job's own pauses; `None` if unknown.
+    /// Energy of slowed training and of the job's own pauses; `None` if unknown.
     other_energy: Option<Joules>,
     /// Fraction of the job's samples that were completed at other settings.
     part: f64,
@@ -51,11 +51,11 @@ impl TrainingSplit {
         self.part <= 0.0 && self.other_energy.is_some()
     }
 
-    /// Returns throughput and power of the work `completed` at the reference, where all of it would take `profiled.0`
-    /// and `profiled.1` by the profile; `None` if that or the training is no time at all.
+    /// Returns throughput and power of the work `completed` at the reference. `profiled` is the time and energy of all of
+    /// it by the profile. `None` if this time or the training time at the reference is zero.
     ///
-    /// Training at the reference's setting used there what it did use, whatever the profile measured at another time; if
-    /// that energy is unknown, all training draws the profile's power.
+    /// Training at the reference's setting keeps its measured energy. If that is unknown, all training has the profile's
+    /// power.
     pub(super) fn at_reference(&self, completed: &CompletedWork, profiled: (Seconds, Joules)) -> Option<AtReference> {
         let (time, energy) = profiled;
         let training = self.at_reference + time * self.part;

@@ -15,11 +15,11 @@ pub const WINDOW: Seconds = Seconds::new(86_400.0);
 pub struct Progress {
     /// Samples done so far.
     pub samples: Samples,
-    /// Time that counts as used so far: the time that the samples would take at r(l_max), the throughput at the maximum
-    /// usable limit, plus the time lost to lower limits and planned pauses.
+    /// Time that counts as used so far: the time that the samples take at the maximum usable limit, plus the time lost to
+    /// lower limits and planned pauses.
     pub elapsed: Seconds,
-    /// Time that the work from before the job changed takes at the throughput it then had at the maximum usable limit,
-    /// less the time that it would take at r(l_max); zero for a job that never changed.
+    /// Time that the work from before the job's last change took at the maximum usable limit, as measured then, less the
+    /// time that as many samples take at r(l_max), the throughput there now; zero for a job that never changed.
     pub excess_before: Seconds,
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
     /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.

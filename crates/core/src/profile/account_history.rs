@@ -1,5 +1,5 @@
-//! Accounts at a job's latest reports. A change of the job is noticed only after some time; what the account was before
-//! the change must be known then.
+//! Accounts at a job's latest reports. A change of the job is detected only some time later; the account before the change
+//! is needed then.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::progress::{EarlierWork, ProgressAccount};
 use crate::time::Monotonic;
 use crate::units::{SamplesPerSecond, Seconds};
 
-/// Number of kept accounts; they cover at least twice the time in which a change is noticed.
+/// Number of kept accounts; they cover at least twice the time within which a change is detected.
 const KEPT: usize = 256;
 
 /// Accounts at a job's latest reports, oldest first, each with the reference throughput known then.
@@ -18,16 +18,16 @@ pub struct AccountHistory {
 }
 
 impl AccountHistory {
-    /// Adds the account at a report, unless the last one is almost as new, and drops the oldest one. `noticed_within` is
-    /// the time in which a change of a job is noticed.
+    /// Adds the account at a report, unless the last one was added just before; a full history drops its oldest account.
+    /// `detection_time` is the time within which a change of a job is detected.
     pub fn push(
         &mut self,
         at: Monotonic,
         account: ProgressAccount,
         reference: SamplesPerSecond,
-        noticed_within: Seconds,
+        detection_time: Seconds,
     ) {
-        let spacing = noticed_within * (2.0 / KEPT as f64);
+        let spacing = detection_time * (2.0 / KEPT as f64);
         if self.entries.back().is_some_and(|(last, ..)| at.since(*last) < spacing) {
             return;
         }

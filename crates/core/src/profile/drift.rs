@@ -7,11 +7,11 @@ use super::point::Chunk;
 use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
-/// Minimum number of chunks (times between two reports) that show drift: each of few chunks may hold a training step more
-/// or less than usual.
+/// Minimum number of chunks (times between two reports) for drift: a chunk may hold one training step more or less than
+/// usual.
 const LEAST_CHUNKS: usize = 4;
 
-/// Throughput and power in the profile for a setting when that setting came into force.
+/// Throughput and power in the profile that chunks (times between two reports) are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Baseline {
     pub(super) throughput: SamplesPerSecond,
@@ -20,7 +20,7 @@ pub(super) struct Baseline {
 
 /// Progress and energy between two reports, with what the profile expected for them.
 #[derive(Clone, Copy, Debug)]
-struct Compared {
+struct ComparedChunk {
     /// Time of the first of the two reports.
     from: Monotonic,
     span: Seconds,
@@ -36,24 +36,24 @@ struct Compared {
 pub(super) struct Drift {
     /// Time from which on the job differs.
     pub(super) since: Monotonic,
-    /// Direction in which throughput differs; equal if only power does.
+    /// Throughput relative to the profile: `Greater` if faster, `Equal` if only power differs.
     pub(super) throughput: Ordering,
     /// The difference in words.
     pub(super) why: String,
 }
 
-/// A job's training in the most recent time, at whichever settings. A plan that follows the changed throughput may change
-/// the setting so often that no setting alone shows the drift.
+/// Most recent chunks of training, at all settings. A plan that follows a changed throughput may change the setting so
+/// often that no single setting shows the drift.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DriftWindow {
-    chunks: VecDeque<Compared>,
+    chunks: VecDeque<ComparedChunk>,
 }
 
 impl DriftWindow {
     /// Adds a chunk (time between two reports, the first at the time `from`) and drops the oldest ones that are not
-    /// needed to cover `span`. `known` is what the profile contains for the setting in force.
+    /// needed to cover `span`. `known` is the profile's point for the setting in force or, in a sweep, for the ceiling.
     pub(super) fn push(&mut self, from: Monotonic, chunk: &Chunk, known: Baseline, span: Seconds) {
-        self.chunks.push_back(Compared {
+        self.chunks.push_back(ComparedChunk {
             from,
             span: chunk.span,
             expected_span: chunk.samples_done / known.throughput,
@@ -74,13 +74,13 @@ impl DriftWindow {
             return None;
         }
         let quarters = quarters(self.chunks.make_contiguous(), length);
-        let off = |of: fn(&[Compared]) -> Option<f64>| {
+        let off = |of: fn(&[ComparedChunk]) -> Option<f64>| {
             let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? - 1.0)).collect();
             let drifted = !each.is_empty() && (each.iter().all(|o| *o > drift) || each.iter().all(|o| *o < -drift));
             (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
         };
         let (throughput, power) = (off(relative_rate), off(relative_power));
-        let differs = |c: &Compared| {
+        let differs = |c: &ComparedChunk| {
             let one = std::slice::from_ref(c);
             let beyond = |(drifted, mean): (bool, f64), of: Option<f64>| {
                 drifted && of.is_some_and(|of| (of - 1.0) * mean.signum() > drift)
@@ -105,7 +105,7 @@ impl DriftWindow {
     /// quarter of `span`: the job may have changed just now.
     pub(super) fn newest_differs(&mut self, drift: f64, span: Seconds) -> bool {
         let mut newest = Seconds::ZERO;
-        let earlier = |c: &&Compared| {
+        let earlier = |c: &&ComparedChunk| {
             newest += c.span;
             newest < span * 0.25
         };
@@ -133,18 +133,18 @@ impl DriftWindow {
     }
 }
 
-fn relative_rate(chunks: &[Compared]) -> Option<f64> {
+fn relative_rate(chunks: &[ComparedChunk]) -> Option<f64> {
     let span: Seconds = chunks.iter().map(|c| c.span).sum();
     (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.expected_span).sum::<Seconds>() / span)
 }
 
-fn relative_power(chunks: &[Compared]) -> Option<f64> {
+fn relative_power(chunks: &[ComparedChunk]) -> Option<f64> {
     let expected: Joules = chunks.iter().map(|c| c.expected_energy).sum();
     (expected > Joules::ZERO).then(|| chunks.iter().map(|c| c.energy).sum::<Joules>() / expected)
 }
 
 /// Splits the chunks (times between two reports) into up to four successive parts of about equal duration.
-fn quarters(chunks: &[Compared], span: Seconds) -> Vec<&[Compared]> {
+fn quarters(chunks: &[ComparedChunk], span: Seconds) -> Vec<&[ComparedChunk]> {
     let mut runs = Vec::with_capacity(4);
     let (mut start, mut passed) = (0, Seconds::ZERO);
     for (i, chunk) in chunks.iter().enumerate() {

@@ -15,7 +15,7 @@ const KEPT: usize = 32;
 pub(super) enum ChunkVerdict {
     /// The job trained at its usual rate.
     Training,
-    /// The job trained, and it and the slow intervals before it show a changed rate.
+    /// The job trained at a changed rate, as it did in the slow chunks (times between two reports) before.
     Changed,
     /// The job paused: almost no progress.
     Pause,

@@ -26,7 +26,7 @@ use crate::units::{SamplesPerSecond, Seconds, Watts};
 use state::{ActiveMeasurement, Learning};
 pub use state::{GpuSnapshot, Report};
 
-/// Time that a job must be much slower than its profile to be profiled again, as a multiple of the drift's duration.
+/// Time that a job must be much slower than its profile to be profiled again, as a multiple of `drift_s`.
 const SLOW_FOR: f64 = 2.0;
 
 /// Stage of a profiler.
@@ -48,8 +48,8 @@ pub enum Stage {
     Closing,
     /// The profiler measures the point with the largest error again, for up to a minute.
     Remeasuring,
-    /// The job differs from its complete profile, and it is too early for another sweep. A plan by this profile could lose
-    /// more time than allowed, so the job stays at the ceiling (maximum usable limits).
+    /// Throughput differs from the complete profile, and a new sweep is not due yet. The job stays at the ceiling (maximum
+    /// usable limits): a plan made from this profile could lose more time than allowed.
     Drifting,
     /// Everything is measured; progress refines the points and may reveal drift.
     Done,
@@ -82,7 +82,7 @@ pub struct Profiler {
     /// Latest chunks (times between two reports), each with the time of its first report, that were slow: the job paused
     /// or has changed.
     slow: Vec<(Monotonic, Chunk)>,
-    /// Time since which the job differs from its profile, while it does.
+    /// Time from which on throughput differs from the profile; `None` while it does not.
     drifting_since: Option<Monotonic>,
     /// Time of the change that caused the last new sweep.
     changed_at: Option<Monotonic>,
@@ -156,13 +156,13 @@ impl Profiler {
         self
     }
 
-    /// Returns true while the job differs from its profile, so that it may be profiled again.
+    /// Returns true if throughput differs from the profile, or if recent reports are slow: the job paused or has changed.
     pub fn is_drifting(&self) -> bool {
         self.drifting_since.is_some() || !self.slow.is_empty()
     }
 
-    /// Returns the time in which a change of the job is noticed, apart from the time between reports.
-    pub fn noticed_within(&self) -> Seconds {
+    /// Returns the time within which an abrupt change of a job outside of sweeps is detected.
+    pub fn detection_time(&self) -> Seconds {
         self.settings.drift_s * SLOW_FOR
     }
 

@@ -271,7 +271,7 @@ fn a_job_that_became_slower_waits_at_the_ceiling_until_a_sweep_is_due() {
     assert_eq!(job.profiler.restarts(), 0);
     stage_after(&mut job, 0.9, sweep * 11);
     assert_eq!(job.profiler.restarts(), 1);
-    // A faster one does not wait, but does so only once.
+    // A faster job is profiled again at once; a second change so soon afterwards makes it wait.
     stage_after(&mut job, 1.1, 100);
     assert_eq!(job.profiler.restarts(), 2);
     assert_eq!(stage_after(&mut job, 1.3, sweep + 100), Stage::Drifting);

@@ -58,7 +58,7 @@ pub struct ProgressAccount {
 }
 
 /// Work from before a job changed. Its time at the reference setting is fixed with the reference throughput that was
-/// measured before the change, because the job completes its samples at another rate since.
+/// measured before the change, because throughput is different since then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EarlierWork {
     /// Samples done by the time of the change.

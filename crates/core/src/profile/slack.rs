@@ -11,7 +11,7 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
 
 /// Time by which noise may make a job exceed its allowed slowdown; plans keep no reserve for this time.
 const TOLERATED: Seconds = Seconds::new(1.0);
-/// Minimum part of the slowed training whose energy must be known to estimate that of all of it. The rest may have been a
+/// Minimum fraction of slowed training with known energy for an estimate of all its energy. The rest may have been a
 /// planned pause, which draws far less.
 const LEAST_METERED: f64 = 0.998;
 /// Minimum (first) and maximum (second) of the tolerance [`TOLERATED`], as fractions of the job's duration.
@@ -47,7 +47,7 @@ impl SlowedTraining {
         }
     }
 
-    /// Returns what this record has more than `earlier`, a record of the same job.
+    /// Returns this record less `earlier`, an earlier record of the same job.
     #[must_use]
     pub(super) fn less(&self, earlier: &Self) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl SlowedTraining {
         }
     }
 
-    /// Returns the energy of this training; `None` if it is unknown for more than a little of the time.
+    /// Returns the energy of this training; `None` if it is unknown for more than 0.2 % of the time.
     pub fn total_energy(&self) -> Option<Joules> {
         if self.below <= Seconds::ZERO {
             return Some(Joules::ZERO);

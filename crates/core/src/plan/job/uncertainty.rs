@@ -125,7 +125,7 @@ impl Planner<'_> {
     /// if the present slot may stay as planned.
     fn limit_expected_loss(&self, model: &RiskModel<'_>, solution: &Solution, due: &DueWork) -> Option<Solution> {
         let Work::TotalSamples(total) = self.request.work else { return None };
-        // Work from before the job changed counts as what the job does in the same time now.
+        // Work from before the last change counts as the samples that now take the same time at the maximum usable limit.
         let total = self.reference.throughput * self.reference_time(total);
         let elapsed = self.request.progress.elapsed;
         let (throughput, present) = (model.constant_throughput(due.samples, 0), model.throughput_in(solution, 0));

@@ -167,7 +167,7 @@ impl Profiler {
             let slow = std::mem::take(&mut self.slow);
             let changed = slow.into_iter().filter(|_| verdict == ChunkVerdict::Changed);
             self.watch_drift(changed.chain([(from, chunk)]));
-        } else if self.far_below >= self.noticed_within() && !self.slow.is_empty() {
+        } else if self.far_below >= self.detection_time() && !self.slow.is_empty() {
             let since = self.slow.first().map_or(from, |(since, _)| *since);
             self.profile_again("the job has been much slower than its profile".into(), since);
         } else if verdict == ChunkVerdict::Slow {
@@ -175,8 +175,8 @@ impl Profiler {
         }
     }
 
-    /// Adds chunks (times between two reports), each with the time of its first report, and begins a new profile if the
-    /// job has drifted away from the present one.
+    /// Adds chunks (times between two reports), each with the time of its first report. If the job has drifted from its
+    /// profile, begins a new sweep, or keeps the job at the ceiling (maximum usable limits) until one is due.
     fn watch_drift(&mut self, chunks: impl Iterator<Item = (Monotonic, Chunk)>) {
         let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
         let Settings { drift, drift_s, .. } = self.settings;
@@ -193,7 +193,7 @@ impl Profiler {
         let since = self.drifting_since.unwrap_or(found.since);
         let differs = found.throughput.is_ne();
         self.drifting_since = self.drifting_since.or(differs.then_some(since));
-        // The time lost by a job that has become faster would seem to be gained time.
+        // Against the old reference, time lost by a job that became faster would count as time gained.
         if rested || found.throughput.is_gt() && self.may_sweep_early() {
             self.profile_again(found.why, since);
         } else if differs && self.learning.slack.is_some() && self.stage != Stage::Drifting {
@@ -208,7 +208,8 @@ impl Profiler {
         self.is_drifting() || self.recent.newest_differs(drift, drift_s)
     }
 
-    /// Notices a change of the job during a sweep: no setting is faster than the ceiling (maximum usable limits).
+    /// Begins a new sweep if the job is faster in this one than at the ceiling (maximum usable limits) before: no setting
+    /// is, so the job has changed.
     fn watch_for_faster_work(&mut self, from: Monotonic, chunk: &Chunk) {
         let Settings { drift, drift_s, .. } = self.settings;
         let Some(ceiling) = self.baseline(self.ceiling()) else { return };
@@ -219,7 +220,8 @@ impl Profiler {
         }
     }
 
-    /// Returns true if no new sweep began lately, so that one may begin although the last sweep has ended only now.
+    /// Returns true if a new sweep may begin soon after the last one: none was caused by a change of the job before, or
+    /// the last such sweep began at least [`DRIFT_PAUSE`] sweep durations ago.
     pub(super) fn may_sweep_early(&self) -> bool {
         self.restarts == 0 || self.since_restart >= self.sweep_time * DRIFT_PAUSE
     }

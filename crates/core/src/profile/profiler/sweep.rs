@@ -44,7 +44,7 @@ impl Profiler {
             let swept = self.sweeps();
             self.profile.take();
             self.stage = next;
-            // Chunks of a sweep were compared with the ceiling, and are mostly slower.
+            // Chunks of a sweep are compared with the ceiling and mostly slower: keep them only if they show a faster job.
             if swept && !self.sweeps() && !self.recent.is_faster(self.settings.drift) {
                 self.recent = DriftWindow::default();
             }
@@ -97,7 +97,7 @@ impl Profiler {
     /// Returns the stage at which a sweep that was interrupted for lack of slack continues; `None` if there is no such
     /// sweep, or still too little slack.
     fn resumed(&mut self) -> Option<Stage> {
-        // A change of the job may make settings seem badly measured.
+        // After a change, measurements of both works make a measured setting seem unmeasured.
         if !self.learning.deferred || self.is_closed() || self.may_have_changed() {
             return None;
         }
@@ -228,7 +228,7 @@ impl Profiler {
         let significant = trend.abs() > 3.0 * (e0 * e0 + e1 * e1).sqrt() && trend.abs() > 0.005;
         if significant && trend.abs() > self.settings.drift && self.may_sweep_early() {
             let now = self.last_report?;
-            // Which part of the sweep was before the change is unknown: whatever would make the most time lost.
+            // The time of the change is unknown. Assume the one with the most lost time.
             let since = if trend < 0.0 { Seconds::ZERO } else { self.sweep_time };
             let since = Monotonic::default().after((now.since(Monotonic::default()) - since).max(Seconds::ZERO));
             let percent = 100.0 * trend;
