@@ -14,8 +14,17 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 from transformers.trainer_utils import get_last_checkpoint
 
 set_seed(1)
+# The Trainer may save between a step's forward pass and its update. The step is then done again, with other random
+# numbers, so weights are the same only without dropout.
 config = BertConfig(
-    vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    vocab_size=64,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    num_labels=2,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )
 model = BertForSequenceClassification(config)
 tokens = torch.randint(0, 64, (512, 8))
