@@ -1,10 +1,8 @@
-use proptest::prelude::*;
 use serde_json::json;
 use wiremock::matchers::{path, query_param, query_param_is_missing};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::client::json::damage;
 use crate::providers::testing::{at, serve};
 use crate::providers::{BaseUrl, CarbonSettings};
 
@@ -283,13 +281,4 @@ fn means_must_be_of_the_window_that_was_asked_for() {
     assert_eq!(parse::average(&body, "northeurope", hour(0)), Ok(Some(GramsPerKwh::new(345.434))));
     assert!(parse::average(&body, "northeurope", hour(1)).is_err());
     assert!(parse::average(&body, "eastus", hour(0)).is_err());
-}
-
-proptest! {
-    #[test]
-    fn no_damaged_body_panics(damage in damage::any()) {
-        for body in [FORECAST, ROWS, LOCATIONS, AVERAGE] {
-            parse_any(&damage.done_to(&body.replace("northeurope", "eastus")));
-        }
-    }
 }

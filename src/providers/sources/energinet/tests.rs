@@ -1,9 +1,7 @@
-use proptest::prelude::*;
 use wiremock::matchers::{path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::client::json::damage;
 use crate::providers::testing::at;
 use crate::providers::{BaseUrl, CarbonSettings};
 
@@ -176,13 +174,6 @@ async fn places_are_danish() {
     }
     let error = areas("SE").expect_err("Sweden").to_string();
     assert!(error.contains("energinet does not serve SE") && error.contains("\"DK1\""), "{error}");
-}
-
-proptest! {
-    #[test]
-    fn no_damaged_body_panics(damage in damage::any()) {
-        parse_any(&damage.done_to(&ahead()));
-    }
 }
 
 #[tokio::test]

@@ -1,10 +1,8 @@
 use chrono::TimeDelta;
-use proptest::prelude::*;
 use wiremock::matchers::{path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::client::json::damage;
 use crate::providers::testing::at;
 use crate::providers::{BaseUrl, CarbonSettings, FileSettings, PriceChain, PriceSettings, PriceSource, build_price};
 use wattune_core::domain::{Quoted, TimeSeries};
@@ -158,11 +156,4 @@ fn without_a_source_there_is_no_chain() {
     let file = PriceSettings { file: FileSettings { path, ..FileSettings::default() }, ..file };
     let chain = build_price(&file, &carbon, None).expect("has a path");
     assert_eq!(chain[0][0].source(), "file");
-}
-
-proptest! {
-    #[test]
-    fn no_damaged_body_panics(damage in damage::any()) {
-        parse_any(&damage.done_to(BODY));
-    }
 }

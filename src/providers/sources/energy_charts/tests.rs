@@ -1,11 +1,9 @@
 use chrono::TimeDelta;
-use proptest::prelude::*;
 use wiremock::matchers::{path, query_param, query_param_is_missing};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::columns::LONGEST_WINDOW;
 use super::*;
-use crate::providers::client::json::damage;
 use crate::providers::testing::at;
 use crate::providers::{BaseUrl, CarbonSettings};
 
@@ -95,18 +93,6 @@ async fn broken_bodies_say_where() {
 }
 
 #[tokio::test]
-async fn faults_are_distinguished() {
-    let unknown = answered(ResponseTemplate::new(400).set_body_string("Country not found")).await;
-    assert_eq!(unknown, Err(ProviderError::Unexpected { status: 400, message: "Country not found".to_owned() }));
-    let limited = answered(ResponseTemplate::new(429).insert_header("retry-after", "6")).await;
-    assert_eq!(limited, Err(ProviderError::RateLimited { retry_after: Some(Seconds::new(6.0)) }));
-    let down = answered(ResponseTemplate::new(503).set_body_string("<!doctype html><p>Wartung</p>")).await;
-    assert_eq!(down, Err(ProviderError::ServerError { status: 503, message: "an HTML page".to_owned() }));
-    let lost = answered(ResponseTemplate::new(404).set_body_string(r#"{"detail":"Not Found"}"#)).await;
-    assert_eq!(lost, Err(ProviderError::Unexpected { status: 404, message: "Not Found".to_owned() }));
-}
-
-#[tokio::test]
 async fn days_of_92_and_100_slots_are_whole() {
     // The days on which clocks change in Germany, from one German midnight to the next.
     for (start, slots) in [("2026-03-28T23:00:00Z", 92), ("2026-10-24T22:00:00Z", 100)] {
@@ -171,11 +157,4 @@ async fn places_are_countries() {
     let own = "zone = \"US\"\n[energy_charts]\nzone = \"AT\"\nscope = \"lifecycle\"";
     let own = provider(&server, own).expect("its own zone");
     assert_eq!((own.country.as_str(), own.scope, own.zone().as_str()), ("at", SignalScope::Lifecycle, "AT"));
-}
-
-proptest! {
-    #[test]
-    fn no_damaged_body_panics(damage in damage::any()) {
-        parse_any(&damage.done_to(BODY));
-    }
 }

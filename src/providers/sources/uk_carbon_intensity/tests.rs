@@ -1,6 +1,3 @@
-use std::time::Duration;
-
-use proptest::prelude::*;
 use wiremock::{MockServer, ResponseTemplate};
 
 use super::*;
@@ -163,23 +160,6 @@ async fn broken_bodies_say_where() {
 }
 
 #[tokio::test]
-async fn http_faults_are_distinguished() {
-    let bad = r#"{"error":{"code":"400 Bad Request","message":"Please enter a valid start datetime"}}"#;
-    let bad = country(ResponseTemplate::new(400).set_body_string(bad), text(BEHIND)).await;
-    let message = "Please enter a valid start datetime".to_owned();
-    assert_eq!(bad, Err(ProviderError::Unexpected { status: 400, message }));
-    let down = r#"{"error":{"code":"500 Internal Server Error","message":"Requested resource not found."}}"#;
-    let down = country(ResponseTemplate::new(500).set_body_string(down), text(BEHIND)).await;
-    assert!(matches!(down, Err(ProviderError::ServerError { status: 500, .. })), "{down:?}");
-    let limited = country(ResponseTemplate::new(429).insert_header("retry-after", "60"), text(BEHIND)).await;
-    assert_eq!(limited, Err(ProviderError::RateLimited { retry_after: Some(Seconds::new(60.0)) }));
-    let slow = country(text(AHEAD).set_delay(Duration::from_secs(5)), text(BEHIND)).await;
-    assert!(matches!(slow, Err(ProviderError::TimedOut { .. })), "{slow:?}");
-    let long = country(text(format!("{AHEAD}{}", " ".repeat(70_000))), text(BEHIND)).await;
-    assert_eq!(long, Err(ProviderError::TooLarge { limit_bytes: 64 << 10 }));
-}
-
-#[tokio::test]
 async fn the_past_is_fetched_in_windows_of_a_fortnight() {
     // The request begins at a full half hour, so the response begins one slot early; its last slots have no actual
     // values yet.
@@ -264,38 +244,4 @@ async fn the_clocks_going_back_gives_no_slot_twice() {
     assert_eq!((expected.points().len(), expected.gaps().count()), (50, 0));
     assert_eq!(expected.end(), Some(at("2025-10-27T00:00:00Z")));
     assert_eq!(expected.points()[0].1.value, GramsPerKwh::ZERO, "0 stays 0");
-}
-
-fn json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<f64>().prop_map(Value::from),
-        "[0-9TZ:-]{0,18}".prop_map(Value::from),
-        Just(Value::from("2025-10-23T00:00Z")),
-        Just(Value::from("2025-10-23T00:30Z")),
-    ];
-    let keys = prop_oneof!["data", "from", "to", "intensity", "forecast", "actual", "regionid", "error"];
-    leaf.prop_recursive(5, 64, 6, move |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::hash_map(keys.clone(), inner, 0..6)
-                .prop_map(|map| Value::from(map.into_iter().collect::<serde_json::Map<_, _>>())),
-        ]
-    })
-}
-
-proptest! {
-    #[test]
-    fn no_body_panics(data in json(), region in prop::option::of(1u8..18)) {
-        let mut rows = Vec::new();
-        let _ = read_rows(&serde_json::json!({ "data": data }), region, &mut rows);
-        let _ = read_rows(&data, region, &mut rows);
-    }
-
-    #[test]
-    fn no_damaged_body_panics(damage in crate::providers::client::json::damage::any()) {
-        for body in [AHEAD, BEHIND] {
-            parse_any(&damage.done_to(body));
-        }
-    }
 }

@@ -1,7 +1,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proptest::prelude::*;
 use wiremock::matchers::{header, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
@@ -418,67 +417,6 @@ async fn http_faults_are_distinguished() {
     assert!(matches!(slow, Err(ProviderError::TimedOut { .. })), "{slow:?}");
     let long = caiso(ok(format!("{AHEAD}{}", " ".repeat(70_000))), ok(BEHIND)).await.fetch(NOW).await;
     assert_eq!(long, Err(ProviderError::TooLarge { limit_bytes: 64 << 10 }));
-}
-
-fn json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        "[0-9TZ:-]{0,18}".prop_map(Value::from),
-        Just(Value::from("CAISO_NORTH")),
-        Just(Value::from("lbs_co2_per_mwh")),
-        Just(Value::from("2022-07-15T00:00Z")),
-    ];
-    let keys = prop_oneof![
-        "data",
-        "meta",
-        "point_time",
-        "value",
-        "region",
-        "units",
-        "token",
-        "error",
-        "warnings",
-        "model",
-        "message",
-        "data_point_period_seconds"
-    ];
-    leaf.prop_recursive(5, 64, 6, move |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::hash_map(keys.clone(), inner, 0..6)
-                .prop_map(|map| Value::from(map.into_iter().collect::<serde_json::Map<_, _>>())),
-        ]
-    })
-}
-
-proptest! {
-    #[test]
-    fn no_body_panics(data in json(), period in json(), warnings in json()) {
-        parse_any(&serde_json::to_vec(&data).expect("JSON"));
-        let meta = serde_json::json!({ "region": "CAISO_NORTH", "units": "lbs_co2_per_mwh",
-            "data_point_period_seconds": period, "warnings": warnings, "model": data });
-        let body = serde_json::json!({ "data": data, "meta": meta });
-        parse_any(&serde_json::to_vec(&body).expect("JSON"));
-    }
-
-    #[test]
-    fn no_mutated_body_panics(
-        body in prop_oneof![Just(AHEAD), Just(BEHIND), Just(SCOPE), Just(NO_COVERAGE)],
-        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 0..6),
-    ) {
-        let mut bytes = body.as_bytes().to_vec();
-        for (index, byte, how) in edits {
-            let i = index.index(bytes.len());
-            match how {
-                0 => bytes[i] = byte,
-                1 => { bytes.remove(i); }
-                _ => bytes.insert(i, byte),
-            }
-        }
-        parse_any(&bytes);
-    }
 }
 
 #[tokio::test]
