@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -220,7 +221,7 @@ struct TcpConnection {
 }
 
 impl Stream for TcpConnection {
-    type Open = MaybeTls<TcpStream>;
+    type Open = MaybeTls;
 
     async fn wait(&self) -> io::Result<()> {
         self.stream.readable().await
@@ -228,7 +229,7 @@ impl Stream for TcpConnection {
 
     async fn open(self, seat: &Seat) -> io::Result<Self::Open> {
         let stream = tls::accept(self.stream, self.tls.as_ref(), self.handshake).await?;
-        if matches!(stream, MaybeTls::Encrypted(_)) {
+        if matches!(stream, Either::Right(_)) {
             seat.encrypt();
         }
         Ok(stream)

@@ -7,18 +7,16 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 /// The first byte of a TLS handshake, which no HTTP request begins with.
 const HANDSHAKE: u8 = 0x16;
@@ -82,79 +80,22 @@ fn open_mode(found: &Metadata) -> Option<u32> {
     (mode & 0o777 & !permitted != 0).then_some(mode)
 }
 
-/// A connection, plain or encrypted.
-pub(super) enum MaybeTls<S> {
-    Plain(S),
-    Encrypted(Box<TlsStream<S>>),
-}
+/// A connection, plain (left) or encrypted (right).
+pub(super) type MaybeTls = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Accepts the handshake of a client that begins one. The client must have sent something.
 ///
 /// # Errors
 /// If the handshake fails or takes longer than `limit`.
-pub(super) async fn accept(
-    stream: TcpStream,
-    tls: Option<&TlsAcceptor>,
-    limit: Duration,
-) -> io::Result<MaybeTls<TcpStream>> {
+pub(super) async fn accept(stream: TcpStream, tls: Option<&TlsAcceptor>, limit: Duration) -> io::Result<MaybeTls> {
     let mut first = [0];
     match tls {
         Some(tls) if stream.peek(&mut first).await? == 1 && first[0] == HANDSHAKE => {
             let accepted = tokio::time::timeout(limit, tls.accept(stream)).await;
             let stream = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            Ok(MaybeTls::Encrypted(Box::new(stream)))
+            Ok(Either::Right(Box::new(stream)))
         }
-        _ => Ok(MaybeTls::Plain(stream)),
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for MaybeTls<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, into),
-            Self::Encrypted(stream) => Pin::new(stream).poll_read(cx, into),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MaybeTls<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-            Self::Encrypted(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Encrypted(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        _ => Ok(Either::Left(stream)),
     }
 }
 
