@@ -232,11 +232,11 @@ pub(super) const fn default_number<const N: u32>() -> u32 {
 /// First a request; then the HTTP status, the field (`None` for none) and a part of the text of the problem that must
 /// follow.
 #[cfg(test)]
-pub(super) type Refused = (&'static str, u16, Option<&'static str>, &'static str);
+pub(super) type Refused<'a> = (&'a str, u16, Option<&'a str>, &'a str);
 
 /// Asserts that each of these requests is refused as stated.
 #[cfg(test)]
-pub(super) fn assert_refused<T: fmt::Debug>(read: impl Fn(&str) -> Result<T, Problem>, table: &[Refused]) {
+pub(super) fn assert_refused<T: fmt::Debug>(read: impl Fn(&str) -> Result<T, Problem>, table: &[Refused<'_>]) {
     for (text, status, field, detail) in table {
         let problem = read(text).expect_err(text);
         assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
