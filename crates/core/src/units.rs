@@ -5,13 +5,77 @@
 //! [`Millijoules`] and [`Micrograms`].
 
 use std::fmt;
-use std::iter::Sum;
-use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
+use std::ops::{Div, Mul};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// Joules per kilowatt-hour.
 pub const JOULES_PER_KWH: f64 = 3.6e6;
+
+/// Implements addition and sums for a type with one number.
+macro_rules! sums {
+    ($name:ident) => {
+        impl std::ops::Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                self.0 += other.0;
+            }
+        }
+        impl std::iter::Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+                // The standard library's sum of no floats is -0.0.
+                all.fold(Self::ZERO, std::ops::Add::add)
+            }
+        }
+    };
+}
+
+/// Implements subtraction, factors and ratios for a type with one float.
+macro_rules! scales {
+    ($name:ident) => {
+        impl std::ops::Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+        impl std::ops::SubAssign for $name {
+            fn sub_assign(&mut self, other: Self) {
+                self.0 -= other.0;
+            }
+        }
+        impl std::ops::Neg for $name {
+            type Output = Self;
+            fn neg(self) -> Self {
+                Self(-self.0)
+            }
+        }
+        impl std::ops::Mul<f64> for $name {
+            type Output = Self;
+            fn mul(self, factor: f64) -> Self {
+                Self(self.0 * factor)
+            }
+        }
+        impl std::ops::Div<f64> for $name {
+            type Output = Self;
+            fn div(self, divisor: f64) -> Self {
+                Self(self.0 / divisor)
+            }
+        }
+        impl std::ops::Div for $name {
+            type Output = f64;
+            fn div(self, divisor: Self) -> f64 {
+                self.0 / divisor.0
+            }
+        }
+    };
+}
+pub(crate) use {scales, sums};
 
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $unit:literal) => {
@@ -80,58 +144,8 @@ macro_rules! quantity {
             }
         }
 
-        impl Add for $name {
-            type Output = Self;
-            fn add(self, other: Self) -> Self {
-                Self(self.0 + other.0)
-            }
-        }
-        impl AddAssign for $name {
-            fn add_assign(&mut self, other: Self) {
-                self.0 += other.0;
-            }
-        }
-        impl Sub for $name {
-            type Output = Self;
-            fn sub(self, other: Self) -> Self {
-                Self(self.0 - other.0)
-            }
-        }
-        impl SubAssign for $name {
-            fn sub_assign(&mut self, other: Self) {
-                self.0 -= other.0;
-            }
-        }
-        impl Neg for $name {
-            type Output = Self;
-            fn neg(self) -> Self {
-                Self(-self.0)
-            }
-        }
-        impl Mul<f64> for $name {
-            type Output = Self;
-            fn mul(self, factor: f64) -> Self {
-                Self(self.0 * factor)
-            }
-        }
-        impl Div<f64> for $name {
-            type Output = Self;
-            fn div(self, divisor: f64) -> Self {
-                Self(self.0 / divisor)
-            }
-        }
-        impl Div for $name {
-            type Output = f64;
-            fn div(self, divisor: Self) -> f64 {
-                self.0 / divisor.0
-            }
-        }
-        impl Sum for $name {
-            fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-                // The standard library's sum of no floats is -0.0.
-                Self(iter.map(|q| q.0).fold(0.0, f64::add))
-            }
-        }
+        sums!($name);
+        scales!($name);
     };
 }
 
@@ -332,22 +346,7 @@ macro_rules! count {
             }
         }
 
-        impl Add for $name {
-            type Output = Self;
-            fn add(self, other: Self) -> Self {
-                Self(self.0 + other.0)
-            }
-        }
-        impl AddAssign for $name {
-            fn add_assign(&mut self, other: Self) {
-                self.0 += other.0;
-            }
-        }
-        impl Sum for $name {
-            fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-                iter.fold(Self::ZERO, Add::add)
-            }
-        }
+        sums!($name);
     };
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{OperatingPoint, PowerLimit};
-use crate::units::{Joules, Seconds, Watts};
+use crate::units::{Joules, Seconds, Watts, scales, sums};
 
 /// Cost of a run in joules, which policies minimise: a weighted sum of the energy and of the time × the maximum power
 /// ([`Knob`]). A reward is a negative cost.
@@ -37,45 +37,8 @@ impl Cost {
     }
 }
 
-impl std::ops::Add for Cost {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0)
-    }
-}
-
-impl std::ops::AddAssign for Cost {
-    fn add_assign(&mut self, other: Self) {
-        self.0 += other.0;
-    }
-}
-
-impl std::ops::Sub for Cost {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0 - other.0)
-    }
-}
-
-impl std::ops::Mul<f64> for Cost {
-    type Output = Self;
-    fn mul(self, factor: f64) -> Self {
-        Self(self.0 * factor)
-    }
-}
-
-impl std::ops::Div for Cost {
-    type Output = f64;
-    fn div(self, other: Self) -> f64 {
-        self.0 / other.0
-    }
-}
-
-impl std::iter::Sum for Cost {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::ZERO, |a, b| a + b)
-    }
-}
+sums!(Cost);
+scales!(Cost);
 
 /// Weights of energy and time in a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
