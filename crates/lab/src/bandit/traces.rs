@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use super::job::{Arm, Job, Level, listed};
-use crate::traces::{PowerRow, TraceError, TraceFile, TrainRow, TrainingKey, power_rows, train_rows};
+use crate::traces::{
+    PowerRow, TraceError, TraceFile, TrainRow, TrainingKey, chosen_optimizer, distinct, power_rows, train_rows,
+};
 use wattune_core::units::Watts;
 
 /// A train trace and a power trace, joined by the trainings that both contain.
@@ -119,33 +121,19 @@ impl<'a> Traces<'a> {
 
     fn optimizer(&self, query: &JobQuery) -> Result<String, TraceError> {
         let named = |of: &&TrainingKey| of.dataset == query.dataset && of.network == query.network;
-        let measured: HashSet<&str> =
-            self.power.1.iter().map(|row| &row.training).filter(named).map(|of| of.optimizer.as_str()).collect();
-        let trained = self.train.1.iter().map(|row| &row.training).filter(named).map(|of| of.optimizer.as_str());
-        let mut known: Vec<&str> = trained.filter(|optimizer| measured.contains(optimizer)).collect();
-        known.sort_unstable();
-        known.dedup();
+        let measured: HashSet<&String> =
+            self.power.1.iter().map(|row| &row.training).filter(named).map(|of| &of.optimizer).collect();
+        let trained = self.train.1.iter().map(|row| &row.training).filter(named).map(|of| &of.optimizer);
+        let known = distinct(trained.filter(|optimizer| measured.contains(optimizer)).cloned());
         let workload = format!("{}/{}", query.dataset, query.network);
-        let why = match (known.as_slice(), &query.optimizer) {
-            ([], _) => {
-                let mut there: Vec<String> = self
-                    .power
-                    .1
-                    .iter()
-                    .map(|row| format!("{}/{}", row.training.dataset, row.training.network))
-                    .collect();
-                there.sort_unstable();
-                there.dedup();
-                format!("no workload {workload} that the train trace has too; it has {}", there.join(", "))
-            }
-            ([one], None) => return Ok((*one).to_owned()),
-            (several, None) => {
-                format!("{workload} was traced with several optimizers; choose one: {}", several.join(", "))
-            }
-            (known, Some(asked)) if known.contains(&asked.as_str()) => return Ok(asked.clone()),
-            (known, Some(asked)) => format!("no optimizer {asked} for {workload}; it has {}", known.join(", ")),
+        let chosen = if known.is_empty() {
+            let name = |row: &PowerRow| format!("{}/{}", row.training.dataset, row.training.network);
+            let there = distinct(self.power.1.iter().map(name)).join(", ");
+            Err(format!("no workload {workload} that the train trace has too; it has {there}"))
+        } else {
+            chosen_optimizer(&known, query.optimizer.as_deref(), &workload)
         };
-        Err(self.power.0.unusable(why))
+        chosen.map(str::to_owned).map_err(|why| self.power.0.unusable(why))
     }
 }
 

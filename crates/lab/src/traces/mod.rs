@@ -9,6 +9,7 @@ mod train;
 
 pub use file::{TraceError, TraceFile};
 pub use power::{Epoch, PowerRow, Workload, power_profile, power_rows};
+pub(crate) use power::{chosen_optimizer, distinct};
 pub use rows::TrainingKey;
 pub use submissions::{Submission, submissions};
 pub use train::{TrainRow, train_rows};

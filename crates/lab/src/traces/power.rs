@@ -1,5 +1,7 @@
 //! Power and throughput of a workload at each power limit of a real GPU: `summary_power_*.csv`.
 
+use std::fmt;
+
 use super::file::{TraceError, TraceFile};
 use super::rows::{TrainingKey, rows};
 use wattune_core::domain::{Estimate, OperatingPoint, PowerLimit, Profile};
@@ -93,23 +95,13 @@ pub fn power_profile(file: &TraceFile, workload: &Workload, optimizer: Option<&s
     };
     let mut chosen: Vec<&PowerRow> = rows.iter().filter(of_workload).collect();
     let optimizers = distinct(chosen.iter().map(|r| r.training.optimizer.clone()));
-    match (optimizers.as_slice(), optimizer) {
-        ([], _) => {
-            let name = |t: &TrainingKey| format!("{}/{}/{}", t.dataset, t.network, t.batch_size);
-            let known = distinct(rows.iter().map(|r| name(&r.training))).join(", ");
-            return Err(file.unusable(format!("no workload {workload}; it has {known}")));
-        }
-        ([_], None) => {}
-        (several, None) => {
-            let several = several.join(", ");
-            return Err(file.unusable(format!("{workload} was traced with several optimizers; choose one: {several}")));
-        }
-        (known, Some(asked)) if !known.iter().any(|k| k == asked) => {
-            let known = known.join(", ");
-            return Err(file.unusable(format!("no optimizer {asked} for {workload}; it has {known}")));
-        }
-        (_, Some(asked)) => chosen.retain(|r| r.training.optimizer == asked),
+    if optimizers.is_empty() {
+        let name = |t: &TrainingKey| format!("{}/{}/{}", t.dataset, t.network, t.batch_size);
+        let known = distinct(rows.iter().map(|r| name(&r.training))).join(", ");
+        return Err(file.unusable(format!("no workload {workload}; it has {known}")));
     }
+    let optimizer = chosen_optimizer(&optimizers, optimizer, workload).map_err(|why| file.unusable(why))?;
+    chosen.retain(|r| r.training.optimizer == optimizer);
     chosen.sort_by(|a, b| a.limit.total_cmp(&b.limit));
     Ok(Profile { points: chosen.into_iter().rev().map(point).collect() })
 }
@@ -124,7 +116,24 @@ fn point(row: &PowerRow) -> OperatingPoint {
     }
 }
 
-fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
+/// Returns the optimizer to use among the `known` ones, of which there is at least one: the one `asked` for, or the only
+/// one. Otherwise returns what is wrong.
+pub(crate) fn chosen_optimizer<'a>(
+    known: &'a [String],
+    asked: Option<&'a str>,
+    workload: impl fmt::Display,
+) -> Result<&'a str, String> {
+    match (known, asked) {
+        ([only], None) => Ok(only),
+        (several, None) => {
+            Err(format!("{workload} was traced with several optimizers; choose one: {}", several.join(", ")))
+        }
+        (known, Some(asked)) if known.iter().any(|k| k == asked) => Ok(asked),
+        (known, Some(asked)) => Err(format!("no optimizer {asked} for {workload}; it has {}", known.join(", "))),
+    }
+}
+
+pub(crate) fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
     names.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 

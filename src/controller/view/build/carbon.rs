@@ -196,26 +196,7 @@ impl SignalAtPresent<'_> {
     }
 
     fn ahead(&self) -> Vec<IntensityView> {
-        let Some(forecast) = self.forecast else { return Vec::new() };
-        let origin = |slot: &Slot, basis| match basis {
-            Basis::Given | Basis::Corrected => {
-                forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin)
-            }
-            _ => Origin::Fallback,
-        };
-        let horizon = self.horizon(AHEAD);
-        let shown = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
-        shown
-            .map(|s| IntensityView {
-                start: s.slot.start(),
-                end: s.slot.end(),
-                intensity_g_per_kwh: s.intensity.get(),
-                origin: origin(&s.slot, s.basis).into(),
-                low_g_per_kwh: Some(s.low.get()),
-                high_g_per_kwh: Some(s.high.get()),
-                state: None,
-            })
-            .collect()
+        intensities(&self.horizon(AHEAD), self.forecast)
     }
 
     fn horizon(&self, ahead: TimeDelta) -> Horizon {
@@ -230,6 +211,25 @@ impl SignalAtPresent<'_> {
         let made_up = horizon.slots.len() - summary.given - summary.corrected;
         (made_up > 0).then(|| format!("the next 24 h: {summary}"))
     }
+}
+
+/// Returns the intensities of a horizon, without those that are only assumed to be constant. `forecast` is the source's.
+pub(super) fn intensities(horizon: &Horizon, forecast: Option<&Forecast>) -> Vec<IntensityView> {
+    let published = |at: DateTime<Utc>| forecast.and_then(|f| f.expected.at(at)).map(|(_, i)| i.origin);
+    let shown = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
+    let view = shown.map(|s| IntensityView {
+        start: s.slot.start(),
+        end: s.slot.end(),
+        intensity_g_per_kwh: s.intensity.get(),
+        origin: match s.basis {
+            Basis::Given | Basis::Corrected => published(s.slot.start()).unwrap_or(Origin::Forecast).into(),
+            _ => Origin::Fallback.into(),
+        },
+        low_g_per_kwh: Some(s.low.get()),
+        high_g_per_kwh: Some(s.high.get()),
+        state: None,
+    });
+    view.collect()
 }
 
 fn source_view(source: &SourceState, followed: Option<&SourceState>, now: DateTime<Utc>) -> SourceView {

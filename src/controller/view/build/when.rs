@@ -2,13 +2,14 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::carbon::intensities;
 use crate::blocking;
 use crate::controller::signal::BasisLevel;
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::{ANY_POWER, IntensityView, WhenView, WindowAhead, WindowView, spelled};
+use crate::controller::view::{ANY_POWER, WhenView, WindowAhead, WindowView, spelled};
 use crate::providers::{FeedState, Freshness};
-use wattune_core::domain::{CarbonSeries, Forecast, Origin};
-use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::domain::{CarbonSeries, Forecast};
+use wattune_core::forecast::{Basis, HorizonPolicy, Model, ModelPolicy};
 use wattune_core::plan::{
     InvalidStart, Latest, StartAdvice, StartForecast, StartQuestion, StartReason, StartWindow, advise_start,
 };
@@ -130,26 +131,8 @@ impl StartSignal<'_> {
             forecast_until: self.source_end(),
             warnings: self.warnings(question, &advice, basis),
             windows: advice.windows.iter().map(window).collect(),
-            forecast: self.ahead(forecast.horizon()),
+            forecast: intensities(forecast.horizon(), self.forecast),
         })
-    }
-
-    fn ahead(&self, horizon: &Horizon) -> Vec<IntensityView> {
-        let published = |at: DateTime<Utc>| self.forecast.and_then(|f| f.expected.at(at)).map(|(_, i)| i.origin);
-        let slots = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
-        let view = slots.map(|s| IntensityView {
-            start: s.slot.start(),
-            end: s.slot.end(),
-            intensity_g_per_kwh: s.intensity.get(),
-            origin: match s.basis {
-                Basis::Given | Basis::Corrected => published(s.slot.start()).unwrap_or(Origin::Forecast).into(),
-                _ => Origin::Fallback.into(),
-            },
-            low_g_per_kwh: Some(s.low.get()),
-            high_g_per_kwh: Some(s.high.get()),
-            state: None,
-        });
-        view.collect()
     }
 
     /// Returns the end of the source's forecast, if it is ahead.
