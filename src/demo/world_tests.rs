@@ -155,6 +155,22 @@ async fn reported_savings_are_true_against_both_references() {
 }
 
 #[tokio::test]
+async fn a_reference_that_is_measured_after_the_first_plan_has_a_saving() {
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(240) };
+    let curve = LoadCurve::saturating(&range, Watts::new(295.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+    // At first the slack covers no measurement below the maximum, so the first plan has only that.
+    let outcome = run(on_synthetic_grid(below_maximum(curve, 4.0, 0.01), 0.01, 1)).await;
+    let SavingView::Known(saving) = outcome.reported.expect("the daemon ended the job").against_original else {
+        panic!("measured later")
+    };
+    let (interval, truth) = (saving.carbon_reduction_pct, outcome.against_original.expect("comparable"));
+    assert!(interval.low <= truth.carbon_reduction_pct && truth.carbon_reduction_pct <= interval.high, "{interval:?}");
+    assert!(interval.high - interval.low < 2.0, "{interval:?}");
+    assert_eq!(saving.carbon_reduction_as_frozen_pct, None, "recorded before it was measured");
+}
+
+#[tokio::test]
 async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let dir = tempfile::tempdir().expect("a directory");
     let (_handle, requests) = Handle::queue();

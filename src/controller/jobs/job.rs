@@ -251,8 +251,11 @@ impl Job {
         let gpus = groups.iter().flat_map(|g| g.members.iter().cloned());
         let profiler =
             Profiler::new(settings, &ranges, known.record).with_expected_limit(known.expected).with_slack_budget();
-        self.profiler = Some(profiler.with_gpus(gpus));
-        self.restarts_at_reference = self.restarts_at_reference.map(|_| 0);
+        let profiler = profiler.with_gpus(gpus);
+        self.profiler = Some(match &self.profiler {
+            Some(before) => profiler.continuing(before),
+            None => profiler,
+        });
         self.key = profile_key(&self.spec, &groups);
         self.full_ceilings = groups.iter().map(|g| g.range.ceiling).collect();
         self.stalls.set_groups(&ranges);

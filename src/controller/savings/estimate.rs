@@ -17,7 +17,7 @@ use wattune_core::ledger::savings::{
 use wattune_core::ledger::savings_entries::{Counterfactual, OrUnknown, ReferenceComparison, Savings};
 use wattune_core::ledger::waiting_times::WaitingTimes;
 use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
-use wattune_core::profile::{Curve, Evidence};
+use wattune_core::profile::{Curve, Evidence, Profiler};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
 /// Time at a job's start and end in which rows of other jobs on its GPUs are accepted: a little more than the time
@@ -27,11 +27,17 @@ const EDGE_TOLERANCE: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 /// Maximum number of parts of a job's forecasts whose errors are taken as independent.
 const PARTS: usize = 8;
 
+/// Minimum relative standard error that forecasts are taken to have: no forecast is exact.
+const LEAST_FORECAST_ERROR: f64 = 0.01;
+
 /// Minimum number of hours that a forecast score must cover to be used.
 const LEAST_SCORED_H: f64 = 24.0;
 
 /// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
 const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
+
+/// Maximum fraction of a job's samples that may be compared with a reference measured only after the job changed.
+const OTHER_WORK: f64 = 0.01;
 
 const NOT_CONTROLLED: &str = "registered without control: its GPUs are not controlled for it";
 
@@ -108,9 +114,12 @@ impl Estimate<'_> {
         }
         let limits = which.of(newest).limits.clone();
         let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
-        let mut as_frozen = points.clone();
-        as_frozen.push(known(newest)?);
-        // The newest reference may have been measured more accurately since it was recorded (frozen).
+        let as_frozen = match known(newest) {
+            Ok(at) => points.iter().copied().chain([at]).collect(),
+            Err(why) if limits.is_empty() => return Err(why),
+            Err(_) => Vec::new(),
+        };
+        // The newest reference may have been measured, or measured more accurately, since it was recorded (frozen).
         points.push(evidence_at(self.job, &limits)?);
         let start = |(point, f): (usize, &Counterfactual)| match point {
             0 => ReferencePeriod { from: Samples::ZERO, point },
@@ -122,8 +131,17 @@ impl Estimate<'_> {
         let limit = (!limits.is_empty()).then_some(limit);
         let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
+        let account = &self.stored.progress.account;
+        let before = account.earlier.filter(|_| earlier.is_empty()).unwrap_or_default();
+        let converted_before = if at_ceiling { before.slowed.samples } else { before.samples };
+        if converted_before > account.samples * OTHER_WORK {
+            return Err(
+                "its throughput or power changed before its first plan, when no reference was measured yet".into()
+            );
+        }
         let same_sensors = self.job.measured_itself();
-        let basis = SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, at_ceiling };
+        let noise = self.job.profiler.as_ref().and_then(Profiler::noise);
+        let basis = SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling };
         let saving = OrUnknown::Unknown { unknown: "not estimated".into() };
         Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
@@ -247,7 +265,9 @@ impl Estimate<'_> {
         if forecasts == 0 {
             return Vec::new();
         }
-        let error = self.usual_error().unwrap_or_else(|| spread(self.snapshot.signal.accounting_series().series()));
+        // After a start without a connection, the signal has no series yet.
+        let spread_now = || spread(self.snapshot.signal.accounting_series().series()).max(spread(series));
+        let error = self.usual_error().unwrap_or_else(spread_now).max(LEAST_FORECAST_ERROR);
         let larger = |of: std::ops::Range<usize>| {
             let mut place = 0;
             series.map(|i| {

@@ -207,6 +207,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             mix_at_least: None,
             limit: Some(Watts::new(300.0)),
             same_sensors: true,
+            noise: None,
             at_ceiling: true,
         };
         saving(

@@ -22,7 +22,7 @@ use super::pauses::pause_energy;
 use super::training_split::TrainingSplit;
 use super::waiting_times::WaitingTimes;
 use crate::domain::{CarbonSeries, SENSOR_GAIN, Slot};
-use crate::profile::{Evidence, ProgressAccount};
+use crate::profile::{Evidence, Noise, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Maximum error of the reduction of emissions, in percentage points, due to pauses whose power or duration is
@@ -72,6 +72,9 @@ pub struct SavingBasis {
     pub limit: Option<Watts>,
     /// True if the sensors of the job's own GPUs measured `points`, and not those of other GPUs.
     pub same_sensors: bool,
+    /// Noise of the job's throughput; absent if unknown, and in entries of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
     /// True if the reference is the maximum usable limit: the job's progress account counts training below this limit
     /// as slowed. If true, only slowed training is converted to the reference's throughput and power, and the rest
     /// counts with its actual duration and energy; if false, or if a slowed job has several references, all of the
@@ -177,6 +180,15 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
             for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
                 sum.add(off, point.freedom.max(1.0));
             }
+        }
+    }
+    // Work at other settings counts by its samples, whose number fluctuates like the throughput.
+    if let Some(noise) = basis.noise {
+        let more = training_split.with_more_converted(noise.error_after(training_split.converted()));
+        let moved = basis.compared(completed, waits, &more, &basis.points, None, series);
+        let moved = moved.ok_or("the job's throughput fluctuates too much for a comparison")?;
+        for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
+            sum.add(off, noise.degrees_of_freedom().max(1.0));
         }
     }
     let longer = CompletedWork { stalled_energy: pauses.mean + pauses.half, ..*completed };
@@ -314,7 +326,7 @@ impl SavingBasis {
         let is_known = self.epochs.len() == 1 || account.lost().samples <= Samples::ZERO;
         match self.at_ceiling && is_known {
             true => TrainingSplit::at_ceiling(account),
-            false => TrainingSplit::all(),
+            false => TrainingSplit::all(account),
         }
     }
 

@@ -143,11 +143,12 @@ pub struct ReferenceComparison {
     /// Measurements and assumptions that the saving is computed from.
     pub basis: SavingBasis,
     /// Measurements at the reference's limits as known when each version of the reference was recorded, oldest first.
+    /// Empty if the newest version was recorded before its limits were measured.
     pub frozen: Vec<Evidence>,
     /// Saving of the job compared with the reference.
     pub saving: OrUnknown<Saving>,
-    /// Reduction of emissions in percent if computed with `frozen` instead of the newest measurements; absent if
-    /// unknown.
+    /// Reduction of emissions in percent if computed with `frozen` instead of the newest measurements; absent if it is
+    /// unknown, or if `frozen` is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_frozen_pct: Option<f64>,
 }
@@ -171,8 +172,10 @@ impl ReferenceComparison {
     #[must_use]
     pub fn with(self, known: &Result<SavingInput, String>) -> Self {
         let recomputed = |basis: &SavingBasis| saving(known.as_ref().map_err(Clone::clone)?, basis);
-        let as_frozen = SavingBasis { points: self.frozen.clone(), mix: Vec::new(), ..self.basis.clone() };
-        let as_frozen_pct = recomputed(&as_frozen).ok().map(|s| s.carbon_reduction_pct.mean);
-        Self { saving: recomputed(&self.basis).into(), as_frozen_pct, ..self }
+        let as_frozen_pct = (!self.frozen.is_empty()).then(|| {
+            let as_frozen = SavingBasis { points: self.frozen.clone(), mix: Vec::new(), ..self.basis.clone() };
+            Some(recomputed(&as_frozen).ok()?.carbon_reduction_pct.mean)
+        });
+        Self { saving: recomputed(&self.basis).into(), as_frozen_pct: as_frozen_pct.flatten(), ..self }
     }
 }

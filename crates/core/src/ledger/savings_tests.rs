@@ -60,7 +60,16 @@ fn against(point: Evidence, mix: Vec<Evidence>) -> SavingBasis {
     let places = (1..=mix.len()).collect();
     let points = std::iter::once(point).chain(mix).collect();
     let epochs = vec![ReferencePeriod { from: Samples::ZERO, point: 0 }];
-    SavingBasis { points, epochs, mix: places, mix_at_least: None, limit: None, same_sensors: true, at_ceiling: false }
+    SavingBasis {
+        points,
+        epochs,
+        mix: places,
+        mix_at_least: None,
+        limit: None,
+        same_sensors: true,
+        noise: None,
+        at_ceiling: false,
+    }
 }
 
 prop_compose! {
@@ -220,6 +229,7 @@ fn a_job_profiled_again_is_compared_with_each_reference_for_its_part() {
         mix_at_least: None,
         limit: None,
         same_sensors: true,
+        noise: None,
         at_ceiling: false,
     };
     let found = saving(&known(&done), &basis).expect("all is known");
@@ -250,6 +260,12 @@ fn time_at_the_reference_is_not_scaled() {
     assert!((found.energy_at_reference_j.get() - 220.0 * (7200.0 + 5760.0)).abs() < 1e-3, "{found:?}");
     let half = 1.96 * 0.003 * 5760.0 * 14_400.0 / 12_960.0_f64.powi(2) * 100.0;
     assert!((increase.high - increase.mean - half).abs() < 0.01 * half, "{increase:?}, {half}");
+    // The samples of two hours fluctuate by 0.6 / √7200, relatively.
+    let noise = serde_json::from_str(r#"{"per_second":0.36,"degrees_of_freedom":1e9}"#).expect("a noise");
+    let noisy = saving(&known, &SavingBasis { noise: Some(noise), ..basis.clone() }).expect("all is known");
+    let half = half.hypot(half / 0.003 * 0.6 / 7200.0_f64.sqrt());
+    assert_eq!(noisy.time_increase_pct.mean, increase.mean);
+    assert!((noisy.time_increase_pct.high - increase.mean - half).abs() < 0.01 * half, "{noisy:?}, {half}");
     // Compared with another reference, or without a record of slowed training, all of the work is converted.
     let elsewhere = saving(&known, &SavingBasis { at_ceiling: false, ..basis.clone() }).expect("all is known");
     assert!((elsewhere.time_at_reference_s.get() - 12_816.0).abs() < 1e-6, "{elsewhere:?}");

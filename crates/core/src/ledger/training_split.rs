@@ -15,6 +15,8 @@ pub(super) struct TrainingSplit {
     other_energy: Option<Joules>,
     /// Fraction of the job's samples that were completed at other settings.
     part: f64,
+    /// Training time in which these samples were completed.
+    converted: Seconds,
 }
 
 /// Throughput and power of a job's training at its reference.
@@ -28,22 +30,33 @@ pub(super) struct AtReference {
 
 impl TrainingSplit {
     /// Returns a division that converts all of the work.
-    pub(super) fn all() -> Self {
-        Self { at_reference: Seconds::ZERO, other_energy: None, part: 1.0 }
+    pub(super) fn all(account: &ProgressAccount) -> Self {
+        Self { at_reference: Seconds::ZERO, other_energy: None, part: 1.0, converted: account.active }
     }
 
     /// Returns the division that `account` records for the maximum usable limits as the reference.
     pub(super) fn at_ceiling(account: &ProgressAccount) -> Self {
         let lost = account.lost();
-        if account.samples <= Samples::ZERO {
-            return Self::all();
+        if account.samples <= Samples::ZERO || account.has_other_ceilings {
+            return Self::all(account);
         }
         let slowed = lost.total_energy().filter(|_| account.metered >= account.stalled);
         Self {
             at_reference: (account.active - lost.below).max(Seconds::ZERO),
             other_energy: slowed.map(|slowed| slowed + account.stalled_energy),
             part: (lost.samples / account.samples).min(1.0),
+            converted: lost.below,
         }
+    }
+
+    /// Returns the training time whose work is converted to the reference.
+    pub(super) fn converted(&self) -> Seconds {
+        self.converted
+    }
+
+    /// Returns the division with more converted work by the fraction `relative`.
+    pub(super) fn with_more_converted(self, relative: f64) -> Self {
+        Self { part: self.part * (1.0 + relative), ..self }
     }
 
     /// Returns true if all training took place at the reference's setting, and its energy is known.

@@ -7,7 +7,7 @@ use super::progress::{EarlierWork, ProgressAccount};
 use crate::time::Monotonic;
 use crate::units::{SamplesPerSecond, Seconds};
 
-/// Number of kept accounts; they cover at least twice the time within which a change is detected.
+/// Maximum number of kept accounts. The newer half covers at least the time within which a change is detected.
 const KEPT: usize = 256;
 
 /// Accounts at a job's latest reports, oldest first, each with the reference throughput known then.
@@ -18,7 +18,8 @@ pub struct AccountHistory {
 }
 
 impl AccountHistory {
-    /// Adds the account at a report, unless the last one was added just before; a full history drops its oldest account.
+    /// Adds the account at a report, unless the last one was added just before. A full history drops every second account
+    /// of its older half: the longer ago a change was, the less exact its time needs to be.
     /// `detection_time` is the time within which a change of a job is detected.
     pub fn push(
         &mut self,
@@ -32,7 +33,11 @@ impl AccountHistory {
             return;
         }
         if self.entries.len() == KEPT {
-            self.entries.pop_front();
+            let mut place = 0;
+            self.entries.retain(|_| {
+                place += 1;
+                place > KEPT / 2 || place % 2 == 1
+            });
         }
         self.entries.push_back((at, account, reference));
     }
@@ -77,8 +82,10 @@ mod tests {
         let earlier = history.work_until(at(900.5)).expect("kept");
         assert_eq!((earlier.samples, earlier.time), (Samples::new(85_500.0), Seconds::new(855.0)));
         assert!((earlier.lost - Seconds::new(45.0)).abs() < Seconds::new(1e-9));
-        // Older than what is kept, and newer than all.
-        assert_eq!(history.work_until(at(3.0)).expect("kept").samples, Samples::new(95.0 * 745.0));
+        // Long ago, before the first report, and after the last.
+        let long_ago = history.work_until(at(500.5)).expect("kept").samples;
+        assert!((Samples::new(95.0 * 440.0)..=Samples::new(95.0 * 500.0)).contains(&long_ago), "{long_ago:?}");
+        assert_eq!(history.work_until(at(0.5)).expect("kept").samples, Samples::new(95.0));
         assert_eq!(history.work_until(at(2000.0)).expect("kept").samples, Samples::new(95_000.0));
 
         // After the change, 100 s at 40 of 50 samples/s lose 20 s more.

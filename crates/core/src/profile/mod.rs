@@ -29,6 +29,7 @@ pub use account_history::AccountHistory;
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
 pub use dips::Dip;
+pub use noise::Noise;
 pub use point::{Evidence, PointStats, Record};
 pub use profiler::{GpuSnapshot, Profiler, Report, Stage};
 pub use progress::{EarlierWork, ProgressAccount};

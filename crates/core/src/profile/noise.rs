@@ -1,5 +1,7 @@
 //! Noise of a job's throughput, pooled over all settings.
 
+use serde::{Deserialize, Serialize};
+
 use super::stats::{MOST_CORRELATED, RateStats, Scatter};
 use super::student::{LEAST_FREEDOM, NORMAL, student_rare};
 use crate::units::Seconds;
@@ -9,7 +11,7 @@ const ENOUGH_FREEDOM: f64 = 15.0;
 
 /// Relative fluctuation of a job's throughput. Limits change the throughput but hardly its relative fluctuation, so all
 /// settings are pooled. Pooling gives a realistic error even for a setting measured for a few seconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// Variance of the mean rate over one second, divided by the squared rate. The mean over τ seconds has 1/τ of this
     /// variance.
@@ -44,6 +46,11 @@ impl Noise {
     /// chunks of other settings.
     pub(super) fn is_well_known(&self) -> bool {
         self.degrees_of_freedom >= ENOUGH_FREEDOM
+    }
+
+    /// Returns the degrees of freedom of the noise's estimate.
+    pub fn degrees_of_freedom(&self) -> f64 {
+        self.degrees_of_freedom
     }
 
     /// Returns the relative standard error of a rate measured for a duration; 1 for zero duration.

@@ -141,6 +141,20 @@ impl Profiler {
         profiler
     }
 
+    /// Continues from `before`, the job's profiler with other groups' ranges: its time cost of learning counts, and the
+    /// changes of the job that it detected.
+    #[must_use]
+    pub fn continuing(mut self, before: &Self) -> Self {
+        self.restarts = before.restarts;
+        self.since_restart = before.since_restart;
+        self.changed_at = before.changed_at;
+        self.last_report = before.last_report;
+        self.reported = before.reported;
+        self.remeasured_time = before.remeasured_time;
+        self.learning.time_lost = before.learning.time_lost;
+        self
+    }
+
     /// Sets the most efficient limit at another batch size of the job, if known. Below that limit, the sweep ends after
     /// one setting that is worse than the one above it, instead of after two.
     #[must_use]
@@ -326,7 +340,7 @@ impl Profiler {
     }
 
     /// Returns the noise of the job's throughput over all measurements; `None` if there are too few measurements.
-    fn noise(&self) -> Option<Noise> {
+    pub fn noise(&self) -> Option<Noise> {
         let closing = self.closing.iter().map(|closing| &closing.throughput);
         Noise::pooled(self.record.points.iter().map(|p| &p.throughput).chain(closing))
     }

@@ -33,6 +33,8 @@ struct Job {
     scale: f64,
     unusable: bool,
     client_clock: bool,
+    /// Seconds between two reports.
+    spacing: f64,
     visited: Vec<u32>,
 }
 
@@ -44,7 +46,8 @@ impl Job {
         let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
         let (unusable, client_clock) = (false, true);
-        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, unusable, client_clock, visited: Vec::new() }
+        let (spacing, visited) = (1.0, Vec::new());
+        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, unusable, client_clock, spacing, visited }
     }
 
     /// Simulates one second at the profiler's wanted limit, or at `otherwise`. A `speed` of 0 is a stall.
@@ -67,11 +70,10 @@ impl Job {
             capped: true,
             energy,
         });
-        self.profiler.report(Report {
-            received: at,
-            at: self.client_clock.then_some(self.now),
-            samples: Samples::new(self.samples),
-        });
+        if self.now.get() % self.spacing == 0.0 {
+            let (clock, samples) = (self.client_clock.then_some(self.now), Samples::new(self.samples));
+            self.profiler.report(Report { received: at, at: clock, samples });
+        }
         if self.now < Seconds::new(5_000.0) {
             assert_eq!(*self.profiler.profile(), self.profiler.measured_profile(), "kept at {:?}", self.now);
         }
@@ -276,6 +278,55 @@ fn a_job_that_became_slower_waits_at_the_ceiling_until_a_sweep_is_due() {
     assert_eq!(job.profiler.restarts(), 2);
     assert_eq!(stage_after(&mut job, 1.3, sweep + 100), Stage::Drifting);
     assert_eq!(job.profiler.restarts(), 2);
+}
+
+#[test]
+fn a_job_that_is_slow_for_minutes_again_and_again_is_not_profiled_each_time() {
+    let mut job = Job::new(0.002, Record::default());
+    job.spacing = 5.0;
+    let slack = Slack { allowed: Seconds::new(1e6), lost: Seconds::ZERO, full_duration: None, part: 0.1 };
+    job.profiler.allow(Some(slack));
+    let sweep = job.sweep();
+    let seconds = |job: &mut Job, seconds: u32, speed: f64| {
+        (0..seconds).for_each(|_| job.second(200, speed));
+        (job.profiler.stage(), job.profiler.restarts())
+    };
+    seconds(&mut job, 100, 1.0);
+    assert_eq!(seconds(&mut job, 150, 0.15).1, 1);
+    // The job returns to its first speed, and the profile of the slow phase is replaced.
+    let replaced = (0..sweep * 15).find(|_| seconds(&mut job, 1, 1.0) == (Stage::Done, 2));
+    assert!(replaced.is_some());
+    seconds(&mut job, 100, 1.0);
+    for _ in 0..3 {
+        assert_eq!(seconds(&mut job, 150, 0.15), (Stage::Drifting, 2));
+        assert_eq!(seconds(&mut job, 100, 1.0), (Stage::Done, 2));
+    }
+    // Other ceilings do not change what is known of the job's changes.
+    let again = Profiler::new(Settings::default(), &[GroupRange::of_limits(w(250), w(50))], Record::default());
+    let again = again.continuing(&job.profiler);
+    assert_eq!((again.restarts(), again.changed_at()), (2, job.profiler.changed_at()));
+}
+
+#[test]
+fn a_second_change_during_a_sweep_makes_the_job_wait() {
+    let mut job = Job::new(0.002, Record::default());
+    let slack = Slack { allowed: Seconds::new(1e6), lost: Seconds::ZERO, full_duration: None, part: 0.1 };
+    job.profiler.allow(Some(slack));
+    job.sweep();
+    let until = |job: &mut Job, is_there: &dyn Fn(&Profiler) -> bool| {
+        let found = (0..5000).find(|_| {
+            job.second(200, 1.0);
+            is_there(&job.profiler)
+        });
+        assert!(found.is_some(), "{:?} {}", job.profiler.stage(), job.profiler.restarts());
+    };
+    job.scale = 1.2;
+    until(&mut job, &|p| p.restarts() == 1);
+    until(&mut job, &|p| p.stage() == Stage::Sweep { group: 0, index: 2 });
+    job.scale = 0.9;
+    until(&mut job, &|p| p.is_complete());
+    assert_eq!((job.profiler.stage(), job.profiler.restarts()), (Stage::Drifting, 1));
+    assert_eq!(job.profiler.wanted(), Some(&vec![w(300).into()]));
 }
 
 #[test]

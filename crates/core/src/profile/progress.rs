@@ -51,6 +51,10 @@ pub struct ProgressAccount {
     /// and in accounts of older versions; all training then counts as below the reference setting.
     #[serde(default)]
     pub lost: Option<SlowedTraining>,
+    /// True if a part of the training took place while a cap on the node's power had set other ceilings (maximum usable
+    /// limits): training at those is not in `lost`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_other_ceilings: bool,
     /// Part of this account from before the job last changed so much that it was profiled again; absent if it never
     /// did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,6 +90,7 @@ impl ProgressAccount {
             unclear: self.unclear + other.unclear,
             unclear_time: self.unclear_time + other.unclear_time,
             lost: Some(self.lost().plus(&other.lost())),
+            has_other_ceilings: self.has_other_ceilings || other.has_other_ceilings,
             earlier: self.earlier.or(other.earlier),
         }
     }

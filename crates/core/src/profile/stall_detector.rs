@@ -171,6 +171,11 @@ impl StallDetector {
         self.finalised.earlier = Some(earlier);
     }
 
+    /// Records that the ceilings (maximum usable limits) change. Reports before and after it are at different ones.
+    pub fn note_other_ceilings(&mut self) {
+        self.finalised.has_other_ceilings |= self.finalised.samples > Samples::ZERO;
+    }
+
     /// Returns the pauses in the interval that the last report ended; `None` if that report showed no progress and so
     /// ended none.
     pub fn latest_pauses(&self) -> Option<LatestPauses> {

@@ -169,7 +169,12 @@ impl Profiler {
             self.watch_drift(changed.chain([(from, chunk)]));
         } else if self.far_below >= self.detection_time() && !self.slow.is_empty() {
             let since = self.slow.first().map_or(from, |(since, _)| *since);
-            self.profile_again("the job has been much slower than its profile".into(), since);
+            let why = "the job has been much slower than its profile".to_owned();
+            if self.is_rested() || self.may_sweep_early() || self.learning.slack.is_none() {
+                self.profile_again(why, since);
+            } else {
+                self.wait_at_ceiling(&why, since);
+            }
         } else if verdict == ChunkVerdict::Slow {
             self.slow.push((from, chunk));
         }
@@ -178,7 +183,7 @@ impl Profiler {
     /// Adds chunks (times between two reports), each with the time of its first report. If the job has drifted from its
     /// profile, begins a new sweep, or keeps the job at the ceiling (maximum usable limits) until one is due.
     fn watch_drift(&mut self, chunks: impl Iterator<Item = (Monotonic, Chunk)>) {
-        let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
+        let rested = self.is_rested();
         let Settings { drift, drift_s, .. } = self.settings;
         let known = self.active.as_ref().and_then(|active| active.baseline.or_else(|| self.baseline(&active.setting)));
         let (Some(active), Some(known)) = (&mut self.active, known) else { return };
@@ -196,10 +201,28 @@ impl Profiler {
         // Against the old reference, time lost by a job that became faster would count as time gained.
         if rested || found.throughput.is_gt() && self.may_sweep_early() {
             self.profile_again(found.why, since);
-        } else if differs && self.learning.slack.is_some() && self.stage != Stage::Drifting {
-            self.notes.push(format!("at the maximum usable limit: {}", found.why));
+        } else if differs && self.learning.slack.is_some() {
+            self.wait_at_ceiling(&found.why, since);
+        }
+    }
+
+    /// Returns true if the last sweep ended long enough ago for a new one.
+    fn is_rested(&self) -> bool {
+        self.since_sweep >= self.sweep_time * DRIFT_PAUSE
+    }
+
+    /// Keeps the job, which differs from its profile since the time `since`, at the ceiling (maximum usable limits) until a
+    /// new sweep is due.
+    fn wait_at_ceiling(&mut self, why: &str, since: Monotonic) {
+        if self.stage != Stage::Drifting {
+            self.note_drift(why, since);
             self.enter(Stage::Drifting);
         }
+    }
+
+    pub(super) fn note_drift(&mut self, why: &str, since: Monotonic) {
+        self.drifting_since.get_or_insert(since);
+        self.notes.push(format!("at the maximum usable limit: {why}"));
     }
 
     /// Returns true if the newest reports differ from the profile, though maybe not for long.

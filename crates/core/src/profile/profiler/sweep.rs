@@ -226,15 +226,23 @@ impl Profiler {
         }
         let trend = last.rate()? / first.rate()? - 1.0;
         let significant = trend.abs() > 3.0 * (e0 * e0 + e1 * e1).sqrt() && trend.abs() > 0.005;
-        if significant && trend.abs() > self.settings.drift && self.may_sweep_early() {
+        let percent = 100.0 * trend;
+        if significant && trend.abs() > self.settings.drift {
             let now = self.last_report?;
             // The time of the change is unknown. Assume the one with the most lost time.
             let since = if trend < 0.0 { Seconds::ZERO } else { self.sweep_time };
             let since = Monotonic::default().after((now.since(Monotonic::default()) - since).max(Seconds::ZERO));
-            let percent = 100.0 * trend;
             let why = format!("throughput at the maximum usable limit changed by {percent:+.1} % during the sweep");
-            self.profile_again(why, since);
-            return None;
+            if self.may_sweep_early() {
+                self.profile_again(why, since);
+                return None;
+            }
+            if self.learning.slack.is_some() {
+                // Some settings were measured before the change and some after it.
+                self.closing = None;
+                self.note_drift(&why, since);
+                return Some(Stage::Drifting);
+            }
         }
         let closing = self.closing.take()?;
         let ceiling = self.ceiling().clone();
@@ -247,8 +255,7 @@ impl Profiler {
         }
         if significant {
             self.notes.push(format!(
-                "throughput at the maximum usable limit changed by {:+.2} % from start to end of the sweep",
-                100.0 * trend
+                "throughput at the maximum usable limit changed by {percent:+.2} % from start to end of the sweep"
             ));
         }
         self.record.thermal_trend = Some(trend);
