@@ -48,6 +48,9 @@ pub struct StoredProgress {
     /// measures both jobs together.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_shared: bool,
+    /// True if a cap on the node's power had lowered the ceilings (maximum usable limits) when this was stored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_lowered_ceilings: bool,
     /// Source of the last progress report; `None` before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ProgressSource>,

@@ -242,6 +242,9 @@ impl Job {
         if let Some((settings, known)) = profiling {
             job.equip(groups, settings, known);
         }
+        if std::mem::take(&mut job.progress.has_lowered_ceilings) {
+            job.progress.account.has_other_ceilings = job.stalls.note_other_ceilings();
+        }
         job
     }
 

@@ -173,7 +173,8 @@ impl Job {
         let mut groups = self.groups.clone();
         groups.iter_mut().zip(ceilings).for_each(|(group, ceiling)| group.range.ceiling = *ceiling);
         self.equip(groups, settings, known);
-        self.stalls.note_other_ceilings();
+        self.progress.account.has_other_ceilings = self.stalls.note_other_ceilings();
+        self.progress.has_lowered_ceilings = ceilings != full;
         self.full_ceilings = full;
         // A plan refers to points by their indices in the profile.
         self.plan = None;

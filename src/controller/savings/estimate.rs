@@ -132,8 +132,9 @@ impl Estimate<'_> {
         let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
         let account = &self.stored.progress.account;
-        let before = account.earlier.filter(|_| earlier.is_empty()).unwrap_or_default();
-        let converted_before = if at_ceiling { before.slowed.samples } else { before.samples };
+        let only_slowed = at_ceiling && earlier.is_empty() && !account.has_other_ceilings;
+        let before = frozen.first().and_then(|first| first.other_work).unwrap_or_default();
+        let converted_before = if only_slowed { before.slowed.samples } else { before.samples };
         if converted_before > account.samples * OTHER_WORK {
             return Err(
                 "its throughput or power changed before its first plan, when no reference was measured yet".into()

@@ -86,6 +86,7 @@ impl Snapshot<'_> {
             why: why.into(),
             rule: RULE.into(),
             samples: changed_at.unwrap_or(plan.samples_done),
+            other_work: job.progress.account.earlier.filter(|_| earlier == 0),
             original: reference(ReferenceKind::Original),
             max: reference(ReferenceKind::Max),
             planned_energy_j: plan.expected.energy,

@@ -77,8 +77,8 @@ pub struct SavingBasis {
     pub noise: Option<Noise>,
     /// True if the reference is the maximum usable limit: the job's progress account counts training below this limit
     /// as slowed. If true, only slowed training is converted to the reference's throughput and power, and the rest
-    /// counts with its actual duration and energy; if false, or if a slowed job has several references, all of the
-    /// job's work is converted.
+    /// counts with its actual duration and energy; if false, if a slowed job has several references, or if the
+    /// maximum usable limit changed, all of the job's work is converted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
 }

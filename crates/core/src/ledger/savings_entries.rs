@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::forecast_id::ForecastId;
 use super::savings::{BatchEffect, Saving, SavingBasis, SavingInput, saving};
 use crate::domain::{JobId, PowerLimit};
-use crate::profile::Evidence;
+use crate::profile::{EarlierWork, Evidence};
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
 /// Rule, in words, by which references are computed.
@@ -63,6 +63,9 @@ pub struct Counterfactual {
     pub rule: String,
     /// Number of completed samples from which on the references apply: those by `at`, or by the change of the job's work.
     pub samples: Samples,
+    /// Work from before the job changed, if it changed before the first version; the references do not fit that work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_work: Option<EarlierWork>,
     /// Reference at the original limits of the job's GPUs, those before wattune's first write.
     #[serde(rename = "found")]
     pub original: Reference,

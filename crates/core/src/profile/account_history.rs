@@ -7,7 +7,7 @@ use super::progress::{EarlierWork, ProgressAccount};
 use crate::time::Monotonic;
 use crate::units::{SamplesPerSecond, Seconds};
 
-/// Maximum number of kept accounts. The newer half covers at least the time within which a change is detected.
+/// Maximum number of kept accounts.
 const KEPT: usize = 256;
 
 /// Accounts at a job's latest reports, oldest first, each with the reference throughput known then.
@@ -18,8 +18,9 @@ pub struct AccountHistory {
 }
 
 impl AccountHistory {
-    /// Adds the account at a report, unless the last one was added just before. A full history drops every second account
-    /// of its older half: the longer ago a change was, the less exact its time needs to be.
+    /// Adds the account at a report, unless the last one was added just before. A full history drops the
+    /// account without which the gap is smallest relative to its age: the longer ago a change was, the less exact its time
+    /// needs to be.
     /// `detection_time` is the time within which a change of a job is detected.
     pub fn push(
         &mut self,
@@ -33,11 +34,11 @@ impl AccountHistory {
             return;
         }
         if self.entries.len() == KEPT {
-            let mut place = 0;
-            self.entries.retain(|_| {
-                place += 1;
-                place > KEPT / 2 || place % 2 == 1
-            });
+            let time = |i: usize| self.entries[i].0;
+            let gap = |i: usize| time(i + 1).since(time(i - 1)) / at.since(time(i));
+            if let Some(least) = (1..KEPT - 1).min_by(|a, b| gap(*a).total_cmp(&gap(*b))) {
+                self.entries.remove(least);
+            }
         }
         self.entries.push_back((at, account, reference));
     }
@@ -67,6 +68,21 @@ mod tests {
     use crate::units::Samples;
 
     #[test]
+    fn work_of_any_age_is_known_within_a_part_of_its_age() {
+        let at = |s: f64| Monotonic::default().after(Seconds::new(s));
+        let account = |s: f64| ProgressAccount { samples: Samples::new(s), ..ProgressAccount::default() };
+        let (mut history, rate) = (AccountHistory::default(), SamplesPerSecond::new(100.0));
+        for s in 1..=20_000 {
+            history.push(at(f64::from(s)), account(f64::from(s)), rate, Seconds::new(128.0));
+        }
+        for age in [10.0, 100.0, 600.0, 1200.0, 5000.0, 15_000.0] {
+            let known = 20_000.0 - history.work_until(at(20_000.0 - age)).expect("kept").samples.get();
+            assert!((age..=age * 1.1 + 1.0).contains(&known), "{age}: {known}");
+        }
+        assert!(history.entries.len() <= KEPT);
+    }
+
+    #[test]
     fn work_from_before_a_change_keeps_its_reference() {
         let at = |s: f64| Monotonic::default().after(Seconds::new(s));
         let account = |s: f64| {
@@ -77,15 +93,14 @@ mod tests {
         let mut history = AccountHistory::default();
         assert_eq!(history.work_until(at(5.0)), None);
         let rate = SamplesPerSecond::new(100.0);
-        (1..=1000).for_each(|s| history.push(at(f64::from(s)), account(f64::from(s)), rate, Seconds::new(128.0)));
+        let every_5_s = (1..=200).map(|n| 5.0 * f64::from(n));
+        every_5_s.for_each(|s| history.push(at(s), account(s), rate, Seconds::new(128.0)));
         history.push(at(1000.5), account(1000.5), rate, Seconds::new(128.0));
         let earlier = history.work_until(at(900.5)).expect("kept");
         assert_eq!((earlier.samples, earlier.time), (Samples::new(85_500.0), Seconds::new(855.0)));
         assert!((earlier.lost - Seconds::new(45.0)).abs() < Seconds::new(1e-9));
-        // Long ago, before the first report, and after the last.
-        let long_ago = history.work_until(at(500.5)).expect("kept").samples;
-        assert!((Samples::new(95.0 * 440.0)..=Samples::new(95.0 * 500.0)).contains(&long_ago), "{long_ago:?}");
-        assert_eq!(history.work_until(at(0.5)).expect("kept").samples, Samples::new(95.0));
+        // Before the first report, and after the last.
+        assert_eq!(history.work_until(at(0.5)).expect("kept").samples, Samples::new(475.0));
         assert_eq!(history.work_until(at(2000.0)).expect("kept").samples, Samples::new(95_000.0));
 
         // After the change, 100 s at 40 of 50 samples/s lose 20 s more.

@@ -151,7 +151,12 @@ impl Profiler {
         self.last_report = before.last_report;
         self.reported = before.reported;
         self.remeasured_time = before.remeasured_time;
+        self.sweep_time = before.sweep_time;
+        self.since_sweep = before.since_sweep;
         self.learning.time_lost = before.learning.time_lost;
+        if let Some(since) = before.drifting_since {
+            self.profile_again("the job differed from its profile when its ceiling changed".into(), since);
+        }
         self
     }
 

@@ -305,6 +305,8 @@ fn a_job_that_is_slow_for_minutes_again_and_again_is_not_profiled_each_time() {
     let again = Profiler::new(Settings::default(), &[GroupRange::of_limits(w(250), w(50))], Record::default());
     let again = again.continuing(&job.profiler);
     assert_eq!((again.restarts(), again.changed_at()), (2, job.profiler.changed_at()));
+    assert_eq!(again.learning.time_lost, job.profiler.learning.time_lost);
+    assert!(again.learning.time_lost > Seconds::ZERO);
 }
 
 #[test]
@@ -327,6 +329,14 @@ fn a_second_change_during_a_sweep_makes_the_job_wait() {
     until(&mut job, &|p| p.is_complete());
     assert_eq!((job.profiler.stage(), job.profiler.restarts()), (Stage::Drifting, 1));
     assert_eq!(job.profiler.wanted(), Some(&vec![w(300).into()]));
+    // Once the job trains as at the sweep's start again, the sweep goes on with the limits that it must measure anew.
+    job.scale = 1.2;
+    assert_eq!(job.profiler.profile().points.len(), 1);
+    until(&mut job, &|p| p.stage() == Stage::Done);
+    let points = &job.profiler.profile().points;
+    let lower = &points[1];
+    assert!((lower.throughput.mean / points[0].throughput.mean - CURVE[1].1 / CURVE[0].1).abs() < 0.01, "{points:?}");
+    assert_eq!(job.profiler.restarts(), 1);
 }
 
 #[test]

@@ -171,9 +171,11 @@ impl StallDetector {
         self.finalised.earlier = Some(earlier);
     }
 
-    /// Records that the ceilings (maximum usable limits) change. Reports before and after it are at different ones.
-    pub fn note_other_ceilings(&mut self) {
+    /// Records that the ceilings (maximum usable limits) change, and returns whether a part of the training was at other
+    /// ones. The latest intervals do not count: they are judged again with the new ceilings.
+    pub fn note_other_ceilings(&mut self) -> bool {
         self.finalised.has_other_ceilings |= self.finalised.samples > Samples::ZERO;
+        self.finalised.has_other_ceilings
     }
 
     /// Returns the pauses in the interval that the last report ended; `None` if that report showed no progress and so

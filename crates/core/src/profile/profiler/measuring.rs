@@ -173,6 +173,8 @@ impl Profiler {
             if self.is_rested() || self.may_sweep_early() || self.learning.slack.is_none() {
                 self.profile_again(why, since);
             } else {
+                // Work from before the slow time does not show that it has ended.
+                self.recent = DriftWindow::default();
                 self.wait_at_ceiling(&why, since);
             }
         } else if verdict == ChunkVerdict::Slow {

@@ -238,7 +238,11 @@ impl Profiler {
                 return None;
             }
             if self.learning.slack.is_some() {
-                // Some settings were measured before the change and some after it.
+                // Settings measured before the change do not fit those measured after it.
+                let ceiling = self.ceiling().clone();
+                self.record.points.retain(|point| point.setting == ceiling);
+                self.learning.abandoned.clear();
+                self.learning.deferred = true;
                 self.closing = None;
                 self.note_drift(&why, since);
                 return Some(Stage::Drifting);
