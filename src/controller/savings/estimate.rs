@@ -133,7 +133,9 @@ impl Estimate<'_> {
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
         let account = &self.stored.progress.account;
         let only_slowed = at_ceiling && earlier.is_empty() && !account.has_other_ceilings;
-        let before = frozen.first().and_then(|first| first.other_work).unwrap_or_default();
+        // References recorded by an earlier version do not name that work.
+        let unnamed = account.earlier.filter(|_| earlier.is_empty());
+        let before = frozen.first().and_then(|first| first.other_work).or(unnamed).unwrap_or_default();
         let converted_before = if only_slowed { before.slowed.samples } else { before.samples };
         if converted_before > account.samples * OTHER_WORK {
             return Err(

@@ -1,7 +1,7 @@
 //! Tests the profiler with a memory-bound job, which high power limits do not slow but locked clocks do.
 
 use super::steps::GroupRange;
-use super::{GpuSnapshot, Profiler, Record, Report, Settings, Stage};
+use super::{GpuSnapshot, Profiler, Record, Report, Settings, Slack, Stage};
 use crate::domain::{ClockLimit, ClockRange, PowerLimit, SetPoint};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds, Watts};
@@ -124,6 +124,27 @@ fn a_record_with_clocks_resumes_and_omits_clocks_that_may_not_be_locked() {
     let profiler = Profiler::new(Settings::default(), &[limits_only], record);
     assert!(profiler.is_complete() && !profiler.profile().points.is_empty());
     assert!(profiler.profile().points.iter().all(|p| p.setting[0].clock.is_none()));
+}
+
+#[test]
+fn a_sweep_of_clocks_goes_on_once_there_is_slack_again() {
+    let mut job = Job::new(1, Record::default());
+    let slack = |allowed: f64| {
+        Some(Slack { allowed: Seconds::new(allowed), lost: Seconds::ZERO, full_duration: None, part: 0.1 })
+    };
+    job.profiler.allow(slack(1e6));
+    while job.profiler.stage() != (Stage::Clocks { index: 2 }) {
+        job.second();
+    }
+    job.profiler.allow(slack(0.1));
+    job.sweep();
+    let measured = job.profiler.profile().points.len();
+    (0..100).for_each(|_| job.second());
+    assert_eq!(job.profiler.profile().points.len(), measured);
+    job.profiler.allow(slack(1e6));
+    assert!(matches!(job.profiler.stage(), Stage::Clocks { .. }), "{:?}", job.profiler.stage());
+    job.sweep();
+    assert!(job.profiler.profile().points.len() > measured && job.profiler.record().closed_at.is_some());
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub enum Stage {
     Closing,
     /// The profiler measures the point with the largest error again, for up to a minute.
     Remeasuring,
-    /// Throughput differs from the complete profile, and a new sweep is not due yet. The job stays at the ceiling (maximum
+    /// Throughput differs from the profile, and a new sweep is not due yet. The job stays at the ceiling (maximum
     /// usable limits): a plan made from this profile could lose more time than allowed.
     Drifting,
     /// Everything is measured; progress refines the points and may reveal drift.
@@ -154,6 +154,7 @@ impl Profiler {
         self.sweep_time = before.sweep_time;
         self.since_sweep = before.since_sweep;
         self.learning.time_lost = before.learning.time_lost;
+        self.notes.splice(0..0, before.notes.iter().cloned());
         if let Some(since) = before.drifting_since {
             self.profile_again("the job differed from its profile when its ceiling changed".into(), since);
         }

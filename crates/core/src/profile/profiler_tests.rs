@@ -329,6 +329,11 @@ fn a_second_change_during_a_sweep_makes_the_job_wait() {
     until(&mut job, &|p| p.is_complete());
     assert_eq!((job.profiler.stage(), job.profiler.restarts()), (Stage::Drifting, 1));
     assert_eq!(job.profiler.wanted(), Some(&vec![w(300).into()]));
+    // With other ceilings, the profile of the work before the change is of no use.
+    let group = GroupRange::of_limits(w(250), w(50));
+    let again = Profiler::new(Settings::default(), &[group], job.profiler.record().clone()).continuing(&job.profiler);
+    assert_eq!((again.stage(), again.restarts()), (Stage::Sweep { group: 0, index: 0 }, 2));
+    assert!(again.record().points.is_empty() && again.changed_at() == job.profiler.drifting_since);
     // Once the job trains as at the sweep's start again, the sweep goes on with the limits that it must measure anew.
     job.scale = 1.2;
     assert_eq!(job.profiler.profile().points.len(), 1);

@@ -188,7 +188,13 @@ impl Profiler {
         let rested = self.is_rested();
         let Settings { drift, drift_s, .. } = self.settings;
         let known = self.active.as_ref().and_then(|active| active.baseline.or_else(|| self.baseline(&active.setting)));
-        let (Some(active), Some(known)) = (&mut self.active, known) else { return };
+        let (Some(active), Some(known)) = (&mut self.active, known) else {
+            // A cap may keep the job at a setting that was never measured.
+            if let Some(since) = self.drifting_since.filter(|_| rested && self.stage == Stage::Drifting) {
+                self.profile_again("the job differed from its profile".into(), since);
+            }
+            return;
+        };
         active.baseline = Some(known);
         chunks.for_each(|(from, chunk)| self.recent.push(from, &chunk, known, drift_s));
         let Some(found) = self.recent.drifted(drift, drift_s) else {

@@ -54,7 +54,7 @@ impl Profiler {
 
     fn after_step(&mut self) -> Option<Stage> {
         let setting = self.wanted()?.clone();
-        if !self.is_measured(&setting) && !self.learning.abandoned.contains(&setting) {
+        if !self.is_known(&setting) {
             // A setting without a usable measurement after this time is skipped; heat is the most likely cause.
             let patience = self.longest_measurement().max(self.shortest_measurement() * 2.0) * 1.5;
             if self.stage_time < patience || setting == *self.ceiling() {
@@ -102,10 +102,22 @@ impl Profiler {
             return None;
         }
         let sweeps = (0..self.limit_steps.len()).map(|group| Stage::Sweep { group, index: 0 });
-        let stage = sweeps.filter_map(|stage| self.next_step(stage)).next()?;
+        let stage = sweeps.filter_map(|stage| self.next_step(stage)).next().or_else(|| self.next_clock())?;
         let begins = self.may_begin(stage);
         self.learning.deferred = !begins;
         begins.then_some(stage)
+    }
+
+    /// Returns the stage of the first clock that is still to be measured; `None` if there is none.
+    fn next_clock(&self) -> Option<Stage> {
+        let open = |i: &usize| !self.is_known(&self.clocks[*i]);
+        let first = (1..self.clocks.len()).find(open).filter(|_| self.ceiling_is_loose())?;
+        self.next_step(Stage::Clocks { index: first - 1 })
+    }
+
+    /// Returns true if a sweep need not measure a setting: it is measured, or its time budget was spent.
+    fn is_known(&self, setting: &Setting) -> bool {
+        self.is_measured(setting) || self.learning.abandoned.contains(setting)
     }
 
     /// Returns the stage of the next setting in the sweep of `stage`; `None` if none is left, or if the last settings
@@ -118,8 +130,7 @@ impl Profiler {
             }
             Stage::Sweep { group, .. } => {
                 let (steps, loose) = (&self.limit_steps[group], self.loose_limits());
-                let is_known = |setting| self.is_measured(setting) || self.learning.abandoned.contains(setting);
-                let open = |i: &usize| !is_known(&steps[*i]) && !loose.contains(&steps[*i][group].limit);
+                let open = |i: &usize| !self.is_known(&steps[*i]) && !loose.contains(&steps[*i][group].limit);
                 let felt_by_peaks = self.probe().and_then(|probe| (1..=probe).rev().find(open));
                 let index = felt_by_peaks.or_else(|| (1..steps.len()).find(open))?;
                 let enough = self.worse_twice(&steps[..index]) || self.worse_as_expected(&steps[..index]);
@@ -241,6 +252,8 @@ impl Profiler {
                 // Settings measured before the change do not fit those measured after it.
                 let ceiling = self.ceiling().clone();
                 self.record.points.retain(|point| point.setting == ceiling);
+                self.record.closed_at = None;
+                self.skipped.clear();
                 self.learning.abandoned.clear();
                 self.learning.deferred = true;
                 self.closing = None;
