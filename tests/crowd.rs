@@ -53,7 +53,8 @@ impl Address {
     }
 }
 
-/// Holds connections, and takes another one half a second after one is closed, until it is dropped.
+/// Holds connections, and takes another one two seconds after one is closed, until it is dropped. All places of a user then
+/// change hands about twice a second: a busy machine must accept a connection and read its request within that time.
 struct Crowd {
     _tasks: JoinSet<()>,
     opened: Arc<AtomicUsize>,
@@ -72,7 +73,7 @@ impl Crowd {
                         let mut end = Vec::new();
                         let _ = (said, stream.read_to_end(&mut end).await);
                     }
-                    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+                    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
                 }
             });
         }
