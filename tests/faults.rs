@@ -145,7 +145,9 @@ async fn a_counter_that_jumps_while_no_daemon_runs_is_not_believed_either() {
     case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|e| e > 400.0)).await;
     let state = case.stop(&[300.0]).await;
     let recorded = LedgerFile::open(state.path()).total_j(0);
-    assert!((800.0..5_000.0).contains(&recorded), "{recorded} J");
+    // A daemon shows energy from its first reading on; the first row of a new ledger begins at its first tick, up to half a
+    // second later on a busy machine.
+    assert!((700.0..5_000.0).contains(&recorded), "{recorded} J");
 }
 
 #[tokio::test]
