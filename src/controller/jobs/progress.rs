@@ -211,7 +211,11 @@ impl Job {
                 // The reference of these accounts no longer applies.
                 self.history = AccountHistory::after(profiler.restarts());
             } else if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
-                self.history.push(now.monotonic, self.progress.account, reference, profiler.detection_time());
+                self.history.push(
+                    now.monotonic,
+                    self.progress.account.as_earlier(reference),
+                    profiler.detection_time(),
+                );
             }
         }
         Ok(())

@@ -269,6 +269,10 @@ fn time_at_the_reference_is_not_scaled() {
     // Compared with another reference, or without a record of slowed training, all of the work is converted.
     let elsewhere = saving(&known, &SavingBasis { at_ceiling: false, ..basis.clone() }).expect("all is known");
     assert!((elsewhere.time_at_reference_s.get() - 12_816.0).abs() < 1e-6, "{elsewhere:?}");
+    // So it is after a cap changed the maximum usable limit: the account does not say which training was below which.
+    let capped = ProgressAccount { has_other_ceilings: true, ..account };
+    let capped = saving(&SavingInput { account: capped, ..known.clone() }, &basis).expect("all is known");
+    assert_eq!(capped.time_increase_pct, elsewhere.time_increase_pct);
     let unrecorded = SavingInput { account: ProgressAccount { lost: None, ..account }, ..known };
     let unrecorded = saving(&unrecorded, &basis).expect("all is known");
     assert_eq!(unrecorded.time_increase_pct, elsewhere.time_increase_pct);

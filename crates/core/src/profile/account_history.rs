@@ -1,34 +1,27 @@
-//! Accounts at a job's latest reports. A change of the job is detected only some time later; the account before the change
-//! is needed then.
+//! Work of a job by the time of earlier reports. A change of the job is detected only some time later; the work before the
+//! change is needed then.
 
 use std::collections::VecDeque;
 
-use super::progress::{EarlierWork, ProgressAccount};
+use super::progress::EarlierWork;
 use crate::time::Monotonic;
-use crate::units::{SamplesPerSecond, Seconds};
+use crate::units::Seconds;
 
-/// Maximum number of kept accounts.
+/// Maximum number of kept entries.
 const KEPT: usize = 256;
 
-/// Accounts at a job's latest reports, oldest first, each with the reference throughput known then.
+/// Work of a job by the time of earlier reports, oldest first, each with the reference throughput known then.
 #[derive(Clone, Debug, Default)]
 pub struct AccountHistory {
     restarts: u32,
-    entries: VecDeque<(Monotonic, ProgressAccount, SamplesPerSecond)>,
+    entries: VecDeque<(Monotonic, EarlierWork)>,
 }
 
 impl AccountHistory {
-    /// Adds the account at a report, unless the last one was added just before. A full history drops the
-    /// account without which the gap is smallest relative to its age: the longer ago a change was, the less exact its time
-    /// needs to be.
+    /// Adds the work by a report, unless the last entry was added just before. A full history drops the entry without
+    /// which the gap is smallest relative to its age: the longer ago a change was, the less exact its time needs to be.
     /// `detection_time` is the time within which a change of a job is detected.
-    pub fn push(
-        &mut self,
-        at: Monotonic,
-        account: ProgressAccount,
-        reference: SamplesPerSecond,
-        detection_time: Seconds,
-    ) {
+    pub fn push(&mut self, at: Monotonic, work: EarlierWork, detection_time: Seconds) {
         let spacing = detection_time * (2.0 / KEPT as f64);
         if self.entries.back().is_some_and(|(last, ..)| at.since(*last) < spacing) {
             return;
@@ -40,7 +33,7 @@ impl AccountHistory {
                 self.entries.remove(least);
             }
         }
-        self.entries.push_back((at, account, reference));
+        self.entries.push_back((at, work));
     }
 
     /// Creates an empty history for a job that was profiled again `restarts` times.
@@ -54,26 +47,26 @@ impl AccountHistory {
     }
 
     /// Returns the work up to the last report that was received by `time`, or up to the oldest kept report if all are
-    /// later; `None` if no account is kept.
+    /// later; `None` if none is kept.
     pub fn work_until(&self, time: Monotonic) -> Option<EarlierWork> {
         let entry = self.entries.iter().rev().find(|(at, ..)| *at <= time).or(self.entries.front());
-        entry.map(|(_, account, reference)| account.as_earlier(*reference))
+        entry.map(|(_, work)| *work)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::SlowedTraining;
-    use crate::units::Samples;
+    use crate::profile::{ProgressAccount, SlowedTraining};
+    use crate::units::{Samples, SamplesPerSecond};
 
     #[test]
     fn work_of_any_age_is_known_within_a_part_of_its_age() {
         let at = |s: f64| Monotonic::default().after(Seconds::new(s));
-        let account = |s: f64| ProgressAccount { samples: Samples::new(s), ..ProgressAccount::default() };
-        let (mut history, rate) = (AccountHistory::default(), SamplesPerSecond::new(100.0));
+        let work = |s: f64| EarlierWork { samples: Samples::new(s), ..EarlierWork::default() };
+        let mut history = AccountHistory::default();
         for s in 1..=20_000 {
-            history.push(at(f64::from(s)), account(f64::from(s)), rate, Seconds::new(128.0));
+            history.push(at(f64::from(s)), work(f64::from(s)), Seconds::new(128.0));
         }
         for age in [10.0, 100.0, 600.0, 1200.0, 5000.0, 15_000.0] {
             let known = 20_000.0 - history.work_until(at(20_000.0 - age)).expect("kept").samples.get();
@@ -94,8 +87,8 @@ mod tests {
         assert_eq!(history.work_until(at(5.0)), None);
         let rate = SamplesPerSecond::new(100.0);
         let every_5_s = (1..=200).map(|n| 5.0 * f64::from(n));
-        every_5_s.for_each(|s| history.push(at(s), account(s), rate, Seconds::new(128.0)));
-        history.push(at(1000.5), account(1000.5), rate, Seconds::new(128.0));
+        every_5_s.for_each(|s| history.push(at(s), account(s).as_earlier(rate), Seconds::new(128.0)));
+        history.push(at(1000.5), account(1000.5).as_earlier(rate), Seconds::new(128.0));
         let earlier = history.work_until(at(900.5)).expect("kept");
         assert_eq!((earlier.samples, earlier.time), (Samples::new(85_500.0), Seconds::new(855.0)));
         assert!((earlier.lost - Seconds::new(45.0)).abs() < Seconds::new(1e-9));

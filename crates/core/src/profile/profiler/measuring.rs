@@ -228,6 +228,8 @@ impl Profiler {
         }
     }
 
+    /// Records that the job differs from its profile since the time `since`, and says that it is kept at the ceiling
+    /// (maximum usable limits).
     pub(super) fn note_drift(&mut self, why: &str, since: Monotonic) {
         self.drifting_since.get_or_insert(since);
         self.notes.push(format!("at the maximum usable limit: {why}"));
