@@ -1,6 +1,6 @@
 //! A year of ledger: how large they are, and how long reports of it take.
 //!
-//!     cargo run --release --example ledger_year -- [--days 365] [--dir DIR]
+//!     cargo run --release -p wattune-benches --example ledger_year -- [--days 365] [--dir DIR]
 //!
 //! Eight GPUs in intervals of a minute, 10,000 jobs a year, a limit changed on each GPU each hour, an average signal
 //! of 15 minutes and a marginal one of five, each told three times (forecast, what came, final) in answers of their own,

@@ -9,5 +9,5 @@ cd "$(dirname "$0")/.."
 venv=${PEER_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/wattune-peer}
 [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
 "$venv/bin/python" -c 'import scipy' 2>/dev/null || "$venv/bin/pip" install --quiet 'scipy>=1.14'
-cargo build --release --example peer_problem
+cargo build --release -p wattune-benches --example peer_problem
 exec "$venv/bin/python" benches/peer.py "${CARGO_TARGET_DIR:-target}/release/examples/peer_problem" "${1:-240}"

@@ -1,6 +1,6 @@
 //! Planning time over slots × limits × jobs.
 //!
-//!     cargo bench --bench plan
+//!     cargo bench -p wattune-benches --bench plan
 //!
 //! `benches/peer.sh` compares with a general solver on the same problems.
 

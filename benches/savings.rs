@@ -2,7 +2,7 @@
 //! budget, a job, a grid and a found limit of its own. Prints how many intervals hold the truth and by how much their
 //! means are off; fails below 90 %, or where they are further off than 0.3 points on the mean of all runs.
 //!
-//!     cargo run --release --example savings -- ../shared/data 200
+//!     cargo run --release -p wattune-benches --example savings -- ../shared/data 200
 
 use std::io::Write as _;
 use std::path::Path;

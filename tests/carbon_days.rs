@@ -157,7 +157,7 @@ impl Outage {
 type Rung = (&'static str, Option<String>, DateTime<Utc>);
 
 #[tokio::test]
-#[ignore = "takes minutes unoptimised; `cargo test --release --test slow -- --ignored` runs it"]
+#[ignore = "takes minutes unoptimised; `cargo test --release -p wattune-benches --test slow -- --ignored` runs it"]
 async fn three_days_without_a_source_go_down_the_ladder_and_limits_keep_following() {
     let (first_fails, second_fails) = (start() + HOUR * 8, start() + HOUR * 14);
     let sources =

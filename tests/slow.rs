@@ -1,8 +1,13 @@
-//! The tests that take minutes unoptimised, in a binary of their own: built optimised, the rest would take longer than these run.
+//! The tests that take minutes unoptimised, in a package that is built optimised anyway: benches/Cargo.toml.
 //!
-//!     cargo test --release --test slow -- --ignored
+//!     cargo test --release -p wattune-benches --test slow -- --ignored
 
 mod carbon_days;
 mod grids;
-#[allow(dead_code, unused_imports, reason = "shared with the integration tests, which use more of it")]
-mod support;
+mod support {
+    mod job;
+    mod traces;
+
+    pub(crate) use job::job;
+    pub(crate) use traces::traces;
+}

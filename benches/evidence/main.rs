@@ -1,7 +1,7 @@
 //! How good the plans are on the recorded traces: prints the tables of `docs/src/explanation/evidence.md`, and fails
 //! where a bound that is stated there does not hold.
 //!
-//!     cargo run --release --example evidence [-- [--quick] [miso] [optimality] [forecasts] [pausing] [suspension] [waiting] [GRID]…]
+//!     cargo run --release -p wattune-benches --example evidence [-- [--quick] [miso] [optimality] [forecasts] [pausing] [suspension] [waiting] [GRID]…]
 //!
 //! `--quick` prints smaller tables, whose bounds all hold: two grids, fewer sets and starts. Words choose among the tables,
 //! names of grids (CISO, "DE 96 h") among their rows.

@@ -2,10 +2,10 @@
 //! known. Every job runs five times under one name; the first, second and fifth run count. Fails where a bound of
 //! `BOUNDS` does not hold.
 //!
-//!     cargo run --release --example promises -- ../shared/data short [seed]
-//!     cargo run --release --example promises -- ../shared/data long [jobs] [seed]
-//!     cargo run --release --example promises -- ../shared/data ten [seeds]
-//!     cargo run --release --example promises -- ../shared/data rare [seeds]
+//!     cargo run --release -p wattune-benches --example promises -- ../shared/data short [seed]
+//!     cargo run --release -p wattune-benches --example promises -- ../shared/data long [jobs] [seed]
+//!     cargo run --release -p wattune-benches --example promises -- ../shared/data ten [seeds]
+//!     cargo run --release -p wattune-benches --example promises -- ../shared/data rare [seeds]
 //!
 //! `short` are all combinations of up to half an hour, `long` are drawn at random from 8 and 64 hours, `ten` compares what
 //! jobs of ten minutes save with the best constant mix of limits, `rare` compares jobs of 8 hours that report as training

@@ -43,7 +43,7 @@ fn found(rows: &[BacktestRow], source: &str) -> Found {
 }
 
 #[test]
-#[ignore = "takes minutes unoptimised; `cargo test --release --test slow -- --ignored` runs it"]
+#[ignore = "takes minutes unoptimised; `cargo test --release -p wattune-benches --test slow -- --ignored` runs it"]
 fn a_day_ahead_on_four_grids() {
     for (zone, mape, caught) in [("CISO", 8.2, 0.98), ("PJM", 3.0, 0.86), ("DE", 13.6, 0.77), ("SE", 4.2, 0.71)] {
         let Some(rows) = half_year(zone) else { return };
@@ -70,7 +70,7 @@ fn four_days_ahead(zone: &str, hour: i64) -> Option<Vec<BacktestRow>> {
 }
 
 #[test]
-#[ignore = "takes minutes unoptimised; `cargo test --release --test slow -- --ignored` runs it"]
+#[ignore = "takes minutes unoptimised; `cargo test --release -p wattune-benches --test slow -- --ignored` runs it"]
 fn four_days_ahead_each_day_is_learnt_by_itself() {
     // In the middle of the day what is left of an issue's first day is better than what follows it.
     for (zone, hour) in [("CISO", 0), ("PJM", 0), ("DE", 0), ("SE", 0), ("PJM", 6), ("SE", 15)] {
@@ -92,7 +92,7 @@ fn four_days_ahead_each_day_is_learnt_by_itself() {
 }
 
 #[test]
-#[ignore = "takes minutes unoptimised; `cargo test --release --test slow -- --ignored` runs it"]
+#[ignore = "takes minutes unoptimised; `cargo test --release -p wattune-benches --test slow -- --ignored` runs it"]
 fn an_hour_ahead_the_feed_is_no_worse_than_the_local_forecaster() {
     // On SE the local forecaster is the better one there, on DE the source.
     for (zone, day) in [("CISO", 40), ("PJM", 40), ("DE", 40), ("SE", 30), ("SE", 40)] {
@@ -114,7 +114,7 @@ fn an_hour_ahead_the_feed_is_no_worse_than_the_local_forecaster() {
 }
 
 #[test]
-#[ignore = "takes minutes unoptimised; `cargo test --release --test slow -- --ignored` runs it"]
+#[ignore = "takes minutes unoptimised; `cargo test --release -p wattune-benches --test slow -- --ignored` runs it"]
 fn an_hour_ahead_intervals_are_narrower_and_hold_as_much() {
     let said = trace("DE_2021H2_carboncast_dayahead.csv");
     let (Some(said), Some(came)) = (said, trace("DE_2021_hourly.csv")) else { return };

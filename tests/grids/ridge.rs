@@ -73,7 +73,7 @@ fn ridge(values: &[f64], now: usize, lags: &[usize]) -> Vec<f64> {
 }
 
 #[test]
-#[ignore = "takes minutes unoptimised; `cargo test --release --test slow -- --ignored` runs it"]
+#[ignore = "takes minutes unoptimised; `cargo test --release -p wattune-benches --test slow -- --ignored` runs it"]
 fn the_local_forecaster_is_no_worse_than_a_ridge_regression() {
     for zone in ["CISO", "PJM", "DE", "SE"] {
         let Some(came) = trace(&format!("{zone}_2021_hourly.csv")) else { return };
