@@ -391,6 +391,27 @@ async fn a_slow_gpu_slows_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_gpu_that_is_silent_for_seconds_lifts_no_limit_of_its_jobs_others() {
+    let case = Case::start(&[gpu(), gpu()]).await;
+    let job = json!({"name": "resnet50", "gpus": [0, 1], "work": {"total_samples": 1_000_000}, "lease_s": 60});
+    let id = case.daemon.register(&job).await;
+    let training = Training::start(case.daemon.base(), &id, &case.driver, vec![(0, CURVE), (1, CURVE)], 0.0);
+    case.limit(0, 230.0).await;
+    case.driver.set(1, json!({"slow_ms": 2500, "slow_calls": ["nvmlDeviceGetTotalEnergyConsumption"]}));
+    case.state(1, "unresponsive").await;
+    case.driver.set(1, json!({"slow_ms": 0}));
+    for _ in 0..20 {
+        let (phase, limit) =
+            (case.daemon.get(&format!("/v1/jobs/{id}")).await.expect(200)["phase"].clone(), case.driver.limit_w(0));
+        assert!(phase != "observing" && limit != Some(280.0), "{phase}, {limit:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    case.state(1, "job").await;
+    training.stop().await;
+    case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
 async fn an_old_driver_does_what_it_can() {
     let lacking = [
         "nvmlDeviceGetTotalEnergyConsumption",

@@ -113,7 +113,7 @@ impl GpuHandle {
             let now = self.0.clock.now();
             let after = now.monotonic.since(since);
             if after > self.0.call_timeout && observation.fault.is_none() {
-                observation.fault = Some((GpuError::TimedOut { call, after }, now));
+                observation.fault = Some((GpuError::TimedOut { call, after }, now.back_to(since)));
             }
         }
         observation

@@ -10,8 +10,11 @@ use wattune_core::ledger::{CounterJump, Disagreement, Meter, Metered, PowerBound
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
-/// The interval between attempts to reopen a lost GPU.
-const REOPEN_EVERY: Seconds = Seconds::new(2.0);
+/// The interval between attempts to reopen a lost GPU: this part of the time since its loss, within these bounds. With each
+/// attempt at a broken GPU, a driver may write to the kernel's log.
+const REOPEN_FRACTION: f64 = 0.05;
+const REOPEN_SHORTEST: Seconds = Seconds::new(2.0);
+const REOPEN_LONGEST: Seconds = Seconds::new(60.0);
 
 /// The longest interval between two energy readings that does not count as a gap. During a gap, another job may have
 /// used the GPU.
@@ -505,7 +508,9 @@ impl Worker {
     }
 
     fn reopen(&mut self, now: Now, retry_now: bool) -> bool {
-        let lately = self.last_reopen.is_some_and(|last| now.monotonic.since(last) < REOPEN_EVERY);
+        let lost_for = self.observation.fault.as_ref().map(|(_, since)| now.monotonic.since(since.monotonic));
+        let pause = (lost_for.unwrap_or_default() * REOPEN_FRACTION).max(REOPEN_SHORTEST).min(REOPEN_LONGEST);
+        let lately = self.last_reopen.is_some_and(|last| now.monotonic.since(last) < pause);
         if lately && !retry_now {
             return false;
         }
@@ -535,20 +540,24 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, ManualClock};
     use crate::gpu::simulated::{Physics, SimulatedGpu};
-    use wattune_core::domain::LimitRange;
+    use wattune_core::domain::{GpuIdentity, LimitRange};
     use wattune_core::units::Watts;
 
     const fn w(watts: u32) -> PowerLimit {
         PowerLimit::from_milliwatts(watts * 1000)
     }
 
-    #[test]
-    fn a_limit_is_written_only_over_the_expected_one() {
-        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
+    fn simulated(clock: &Arc<ManualClock>) -> SimulatedGpu {
         let range = LimitRange { min: w(100), max: w(300), default: w(300) };
         let idle = Watts::new(30.0);
         let physics = Physics { range, original_limit: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
-        let gpu = SimulatedGpu::new(physics, clock.clone());
+        SimulatedGpu::new(physics, clock.clone())
+    }
+
+    #[test]
+    fn a_limit_is_written_only_over_the_expected_one() {
+        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
+        let gpu = simulated(&clock);
         let mut worker = Worker::new(Box::new(gpu.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
         worker.sample(|| clock.now(), true);
         assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now(), || {}), Ok(()));
@@ -564,5 +573,64 @@ mod tests {
         // Without an expected limit, as in a restore, any limit is overwritten.
         assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now(), || {}), Ok(()));
         assert_eq!(gpu.limit(), w(300));
+    }
+
+    /// A GPU that never answers; counts the attempts to reopen it.
+    struct Dead {
+        simulated: Box<dyn GpuDevice>,
+        attempts: Arc<Mutex<u32>>,
+    }
+
+    const LOST: GpuError = GpuError::Lost { call: "nvmlDeviceGetHandleByUUID" };
+
+    impl GpuDevice for Dead {
+        fn identity(&self) -> &GpuIdentity {
+            self.simulated.identity()
+        }
+        fn capabilities(&self) -> &Capabilities {
+            self.simulated.capabilities()
+        }
+        fn read(&mut self, _: Depth, _: Monotonic) -> Result<Reading, GpuError> {
+            Err(LOST)
+        }
+        fn set_power_limit(&mut self, _: PowerLimit) -> Result<(), GpuError> {
+            Err(LOST)
+        }
+        fn lock_clocks(&mut self, _: ClockLimit) -> Result<(), GpuError> {
+            Err(LOST)
+        }
+        fn reset_clocks(&mut self) -> Result<(), GpuError> {
+            Err(LOST)
+        }
+        fn set_persistence(&mut self, _: bool) -> Result<(), GpuError> {
+            Err(LOST)
+        }
+        fn reopen(&mut self) -> Result<(), GpuError> {
+            *lock(&self.attempts) += 1;
+            Err(LOST)
+        }
+    }
+
+    #[test]
+    fn a_dead_gpu_is_reopened_less_and_less_often() {
+        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
+        let attempts = Arc::new(Mutex::new(0));
+        let dead = Dead { simulated: Box::new(simulated(&clock).device(0, "A40")), attempts: attempts.clone() };
+        let mut worker = Worker::new(Box::new(dead), Seconds::new(1.0), Arc::default(), Arc::default());
+        let mut attempts_within = |minutes: u32| {
+            for _ in 0..minutes * 600 {
+                worker.sample(|| clock.now(), false);
+                clock.advance(Seconds::new(0.1));
+            }
+            std::mem::take(&mut *lock(&attempts))
+        };
+        // In the first 40 s every two seconds.
+        assert!((24..=31).contains(&attempts_within(1)));
+        attempts_within(19);
+        // A minute is a twentieth of twenty minutes.
+        assert!((58..=60).contains(&attempts_within(60)));
+        // A caller who requests a reading waits for no pause.
+        worker.sample(|| clock.now(), true);
+        assert_eq!(*lock(&attempts), 1);
     }
 }

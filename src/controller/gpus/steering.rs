@@ -41,6 +41,19 @@ impl Gpu {
 
     /// Returns why wattune may not set the GPU's limit, in one sentence; `None` if it may.
     pub(crate) fn why_no_control(&self) -> Option<String> {
+        self.reason_against_control(|_| true)
+    }
+
+    /// Returns why wattune does not control the GPU, in one sentence, once that concerns the other GPUs of its job; `None`
+    /// if it controls the GPU. A GPU that does not answer for a moment changes nothing for them: without its job's set
+    /// point they would rise to their original limits, and be lowered again right afterwards.
+    pub(crate) fn why_no_control_of_job(&self, now: Monotonic) -> Option<String> {
+        self.reason_against_control(|since| now.since(since.monotonic) > LASTING)
+    }
+
+    /// Returns why wattune may not set the GPU's limit, in one sentence; `None` if it may. `counts` decides whether a fault
+    /// that has lasted since a time is such a reason.
+    fn reason_against_control(&self, counts: impl Fn(&Now) -> bool) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {
             return Some(why);
         }
@@ -55,7 +68,7 @@ impl Gpu {
                 external.since.format("%FT%TZ")
             ));
         }
-        if let Some((error, since)) = &self.observed.fault {
+        if let Some((error, since)) = self.observed.fault.as_ref().filter(|(_, since)| counts(since)) {
             return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
         }
         // If the reported limit is absent for a short time, that is no problem: writes wait until it is read again.

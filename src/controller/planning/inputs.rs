@@ -119,7 +119,7 @@ fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimi
 }
 
 /// Returns the reason why wattune does not control a job's GPUs; `None` if it controls them.
-pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<String> {
+pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings, now: Now) -> Option<String> {
     if settings.observe {
         return Some("this daemon observes only: it plans and records, and sets no limits".into());
     }
@@ -140,7 +140,7 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
         if gpu.manual.is_some() {
             return Some(format!("GPU {} has a manual override", gpu.handle.identity().index));
         }
-        let why = gpu.why_no_control()?;
+        let why = gpu.why_no_control_of_job(now.monotonic)?;
         Some(format!("GPU {}: {why}", gpu.handle.identity().index))
     })
 }

@@ -159,7 +159,7 @@ impl Planner {
                 }
             }
         }
-        job.choose_phase(hindrance(job, node.gpus, node.settings));
+        job.choose_phase(hindrance(job, node.gpus, node.settings, now));
         job.detect_reasons(now, job.out_of_band_cap(node.gpus));
     }
 
