@@ -324,7 +324,7 @@ impl Controller {
                 Err(error) => return self.accounting.record_store_fault(&error),
             };
             if let Some(job) = self.jobs.get_mut(&id) {
-                job.restarts_at_reference = job.profiler.as_ref().map(|p| p.restarts());
+                job.references_fit_from = Some(savings::changed_at(job));
             }
             if let Some(entry) = entry {
                 self.write_entry(entry).await;

@@ -10,3 +10,6 @@ pub use grid::{SyntheticGrid, TraceProvider};
 pub use pauses::Pauses;
 pub use training::{Training, Truth};
 pub use world::{Outcome, Scenario, SimulatedJob, World, WorldError};
+
+#[cfg(test)]
+mod changes_tests;

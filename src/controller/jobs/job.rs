@@ -152,9 +152,10 @@ pub(crate) struct Job {
     pub(crate) planned_out_of_band_cap: Option<PowerLimit>,
     /// Reason why a new plan is due; `None` if none is.
     pub(crate) replan: Option<ReplanReason>,
-    /// Number of restarts of the profiler when the ledger last recorded the references with which the job's savings are
-    /// computed; `None` before the first record.
-    pub(crate) restarts_at_reference: Option<u32>,
+    /// Number of samples after which the job's work fits the references that the ledger recorded last
+    /// ([`Counterfactual::fits_from`](wattune_core::ledger::savings_entries::Counterfactual::fits_from)); `None` before the
+    /// first record.
+    pub(crate) references_fit_from: Option<Samples>,
     pub(crate) phase: Phase,
     /// Reason for the phase, in one sentence.
     pub(crate) reason: String,
@@ -219,7 +220,7 @@ impl Job {
             setback: None,
             planned_out_of_band_cap: None,
             replan: Some(ReplanReason::NewJob),
-            restarts_at_reference: None,
+            references_fit_from: None,
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: HourlyEmissions::default(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reference::{ReferenceKind, changed_since, evidence_at};
+use super::reference::{ReferenceKind, changed_at, evidence_at};
 use crate::controller::error::ControlError;
 use crate::controller::jobs::Job;
 use crate::controller::signal::HORIZONS_H;
@@ -106,9 +106,7 @@ impl Estimate<'_> {
             OrUnknown::Known(at) => Ok(*at),
             OrUnknown::Unknown { unknown } => Err(unknown.clone()),
         };
-        let restarts = self.job.profiler.as_ref().map(|p| p.restarts());
-        let is_older = self.job.restarts_at_reference.is_some_and(|recorded| Some(recorded) < restarts);
-        if is_older || changed_since(self.job, newest) {
+        if newest.fits_from() < changed_at(self.job) {
             // The work since the change has no reference yet, and the new measurements do not fit the work before.
             return Err("its throughput or power has changed, and it is being profiled again".into());
         }
@@ -133,18 +131,17 @@ impl Estimate<'_> {
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
         let account = &self.stored.progress.account;
         let only_slowed = at_ceiling && earlier.is_empty() && !account.has_other_ceilings;
-        // References recorded by an earlier version do not name that work.
-        let unnamed = account.earlier.filter(|_| earlier.is_empty());
-        let before = frozen.first().and_then(|first| first.other_work).or(unnamed).unwrap_or_default();
-        let converted_before = if only_slowed { before.slowed.samples } else { before.samples };
-        if converted_before > account.samples * OTHER_WORK {
+        let before = frozen.first().and_then(|first| first.other_work).unwrap_or_default();
+        let other_work = if only_slowed { before.slowed.samples } else { before.samples };
+        if other_work > account.samples * OTHER_WORK {
             return Err(
                 "its throughput or power changed before its first plan, when no reference was measured yet".into()
             );
         }
         let same_sensors = self.job.measured_itself();
         let noise = self.job.profiler.as_ref().and_then(Profiler::noise);
-        let basis = SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling };
+        let basis =
+            SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling, other_work };
         let saving = OrUnknown::Unknown { unknown: "not estimated".into() };
         Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }

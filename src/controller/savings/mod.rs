@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 pub(super) use estimate::Estimate;
-pub(super) use reference::due_references;
+pub(super) use reference::{changed_at, due_references};
 
 use super::accounting::SHOWN_DAYS;
 use super::jobs::{Job, Jobs};

@@ -13,7 +13,7 @@ use wattune_core::ledger::savings_entries::{Counterfactual, Outcome, Savings};
 impl Snapshot<'_> {
     /// Returns a running job's savings so far compared with its original limits; `None` without an honest estimate.
     pub(crate) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
-        let Some(job) = self.jobs.get(id).filter(|job| job.restarts_at_reference.is_some()) else { return Ok(None) };
+        let Some(job) = self.jobs.get(id).filter(|job| job.references_fit_from.is_some()) else { return Ok(None) };
         let savings = self.savings_of(job, &job.stored(None)).await?;
         let saving = savings.against_original.known().and_then(|compared| compared.saving.known());
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))

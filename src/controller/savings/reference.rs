@@ -13,7 +13,7 @@ use wattune_core::ledger::savings_entries::{Counterfactual, RULE, Reference};
 use wattune_core::plan::Plan;
 use wattune_core::profile::Evidence;
 use wattune_core::profile::steps::{Setting, joined};
-use wattune_core::units::{GramsCo2e, Joules, Seconds};
+use wattune_core::units::{GramsCo2e, Joules, Samples, Seconds};
 
 /// Kind of a job's reference: the original limits of the job's GPUs, or their maximum usable limits.
 #[derive(Clone, Copy)]
@@ -31,22 +31,21 @@ impl ReferenceKind {
     }
 }
 
-/// Returns the planned jobs whose references are not recorded (frozen) yet, or that were profiled anew since their
-/// references were recorded.
+/// Returns the planned jobs whose references are not recorded (frozen) yet, or that have changed and been profiled anew
+/// since their references were recorded.
 pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     let is_due = |job: &&Job| {
-        let restarts = job.profiler.as_ref().map(|p| p.restarts());
         job.controls()
             && job.plan.is_some()
             && job.is_profiled()
-            && job.restarts_at_reference.is_none_or(|n| Some(n) < restarts)
+            && job.references_fit_from.is_none_or(|from| from < changed_at(job))
     };
     jobs.iter().filter(is_due).map(|job| job.id.clone()).collect()
 }
 
-/// Returns true if the job has changed since its references `newest` were recorded.
-pub(super) fn changed_since(job: &Job, newest: &Counterfactual) -> bool {
-    job.progress.account.earlier.is_some_and(|earlier| newest.samples < earlier.samples)
+/// Returns the number of samples that the job had completed when it last changed; 0 if it never changed.
+pub(crate) fn changed_at(job: &Job) -> Samples {
+    job.progress.account.earlier.map_or(Samples::ZERO, |earlier| earlier.samples)
 }
 
 impl Snapshot<'_> {
@@ -55,7 +54,7 @@ impl Snapshot<'_> {
     pub(crate) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
         let Some(plan) = &job.plan else { return Ok(None) };
         let earlier = self.counterfactuals(&job.id).await?;
-        if job.restarts_at_reference.is_none() && earlier.last().is_some_and(|newest| !changed_since(job, newest)) {
+        if earlier.last().is_some_and(|newest| newest.fits_from() >= changed_at(job)) {
             return Ok(None);
         }
         let why = if earlier.is_empty() { "its first plan" } else { "it was profiled anew" };

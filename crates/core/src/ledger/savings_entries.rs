@@ -82,6 +82,18 @@ pub struct Counterfactual {
     pub forecast: Option<ForecastId>,
 }
 
+impl Counterfactual {
+    /// Returns the number of samples after which the job's work is work that these references fit. They fit it until the
+    /// job changes.
+    pub fn fits_from(&self) -> Samples {
+        match (self.version, &self.other_work) {
+            (1, Some(before)) => before.samples,
+            (1, None) => Samples::ZERO,
+            _ => self.samples,
+        }
+    }
+}
+
 /// A reference that a job is compared with: the same work at one power limit, as known when the entry was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reference {

@@ -56,7 +56,12 @@ impl TrainingSplit {
 
     /// Returns the division with more converted work by the fraction `relative`.
     pub(super) fn with_more_converted(self, relative: f64) -> Self {
-        Self { part: self.part * (1.0 + relative), ..self }
+        self.with_part_more(self.part * relative)
+    }
+
+    /// Returns the division with more converted work, by the fraction `part` of all of the job's samples.
+    pub(super) fn with_part_more(self, part: f64) -> Self {
+        Self { part: self.part + part, ..self }
     }
 
     /// Returns true if all training took place at the reference's setting, and its energy is known.

@@ -1,0 +1,267 @@
+//! Savings of jobs that change while they run, or whose maximum usable limit does: against the truth that simulated GPUs
+//! know.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::{SyntheticGrid, TraceProvider};
+use crate::clock::{Clock, ManualClock};
+use crate::controller::view::SavingView;
+use crate::controller::{Caller, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings};
+use crate::gpu::handle::Sampling;
+use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
+use crate::providers::{Feed, FeedOptions, Provider};
+use wattune_core::domain::{
+    DemandResponse, EventId, JobId, JobName, Level, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot,
+    Work, Zone,
+};
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::savings_entries::Counterfactual;
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+const fn w(watts: u32) -> PowerLimit {
+    PowerLimit::from_milliwatts(watts * 1000)
+}
+
+const RANGE: LimitRange = LimitRange { min: w(100), max: w(300), default: w(240) };
+
+/// A job on one GPU whose original limit is 240 W.
+struct Scene {
+    clock: Arc<ManualClock>,
+    feed: Feed,
+    gpu: SimulatedGpu,
+    controller: Controller,
+    job: JobId,
+    state: PathBuf,
+    /// Energy that the job's work so far would take at the original limit, and at the maximum limit.
+    at_references: [Joules; 2],
+    load: LoadCurve,
+}
+
+impl Scene {
+    async fn start(state: PathBuf, max_slowdown: f64) -> Self {
+        let start: DateTime<Utc> = "2026-06-01T00:00:00Z".parse().expect("a time");
+        let clock = Arc::new(ManualClock::at(start));
+        let (expected, actual) = SyntheticGrid { seed: 7 }.generate(start, Seconds::new(2.0 * 86_400.0));
+        let zone = Zone::new("synthetic").expect("a zone");
+        let kind = (SignalKind::Average, SignalScope::Unspecified);
+        let grid: Arc<dyn Provider> = Arc::new(TraceProvider::new("synthetic", zone, kind, expected, actual));
+        let mut feed = Feed::start(vec![vec![grid]], FeedOptions::default(), clock.now()).await;
+        feed.poll_due(clock.now()).await;
+        let (idle, settling) = (Watts::new(25.0), Seconds::new(0.5));
+        let physics = Physics { range: RANGE, original_limit: w(240), idle, settling, noise: 0.002, seed: 5 };
+        let gpu = SimulatedGpu::new(physics, clock.clone());
+        let load = Self::load(1.0);
+        gpu.run(Some(load.clone()));
+        let mut controller = Self::daemon(&state, &clock, &gpu, &feed).await;
+        let new = NewJob {
+            name: JobName::new("changes").expect("a name"),
+            gpus: vec![GpuRef::Index(0)],
+            batch_size: None,
+            work: Work::TotalSamples(Samples::new(400.0 * 3600.0 * 8.0)),
+            objective: Objective::slower_by(max_slowdown).expect("in range"),
+            lease: Some(Seconds::new(86_400.0)),
+            control: true,
+            priority: 0,
+            tags: Default::default(),
+            processes: None,
+            replaces: None,
+            offers: Default::default(),
+            by: Caller::Local,
+            user: None,
+        };
+        let job = JobId::new(controller.register(new).await.expect("registered").job_id).expect("an id");
+        let mut scene = Self { clock, feed, gpu, controller, job, state, at_references: Default::default(), load };
+        scene.step().await;
+        // A job's work counts from its first report on.
+        scene.at_references = Default::default();
+        scene
+    }
+
+    async fn daemon(state: &std::path::Path, clock: &Arc<ManualClock>, gpu: &SimulatedGpu, feed: &Feed) -> Controller {
+        let settings = Settings { solve_limit_s: Seconds::new(600.0), ..Settings::default() };
+        let device = Box::new(gpu.device(0, "A40"));
+        let parts =
+            Parts { settings, ..Parts::new(state, clock.clone(), vec![device], Sampling::OnRequest, feed.subscribe()) };
+        let mut controller = Controller::start(parts).await.expect("starts");
+        controller.tick().await;
+        controller
+    }
+
+    /// A load of this speed, relative to the first one. Its draw at each limit is that of the others.
+    fn load(speed: f64) -> LoadCurve {
+        LoadCurve::saturating(&RANGE, Watts::new(295.0), Watts::new(70.0), SamplesPerSecond::new(400.0 * speed))
+    }
+
+    /// From now on the job trains at this speed.
+    fn change(&mut self, speed: f64) {
+        self.load = Self::load(speed);
+        self.gpu.run(Some(self.load.clone()));
+    }
+
+    /// The daemon is killed, and the next one continues.
+    async fn restart(&mut self) {
+        self.controller = Self::daemon(&self.state, &self.clock, &self.gpu, &self.feed).await;
+    }
+
+    /// The job trains for a time without a word to the daemon.
+    fn pass(&mut self, span: Seconds) {
+        let before = self.gpu.work_done();
+        self.clock.advance(span);
+        let work = self.gpu.work_done() - before;
+        for (energy, limit) in self.at_references.iter_mut().zip([240.0, 300.0]) {
+            let at = self.load.at(Watts::new(limit));
+            *energy += at.power * (work / at.throughput);
+        }
+    }
+
+    /// One second of training, and a report.
+    async fn step(&mut self) {
+        self.pass(Seconds::new(1.0));
+        self.feed.poll_due(self.clock.now()).await;
+        let at = self.clock.monotonic().since(Monotonic::default());
+        let report = ProgressReport::new(self.gpu.work_done(), Some(at));
+        self.controller.progress(&self.job, report).await.expect("taken");
+        self.controller.tick().await;
+    }
+
+    async fn train(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.step().await;
+        }
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        self.controller.jobs()[0].phase
+    }
+
+    async fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..7200 {
+            if is_so(self) {
+                return;
+            }
+            self.step().await;
+        }
+        panic!("{what} did not happen within two hours: {:?}", self.controller.jobs());
+    }
+
+    async fn references(&self) -> Vec<Counterfactual> {
+        let entries = self.controller.store().entries_of("counterfactual", &self.job).await.expect("readable");
+        let of = |entry| match entry {
+            Entry::Counterfactual(reference) => *reference,
+            other => panic!("{other:?}"),
+        };
+        entries.into_iter().map(of).collect()
+    }
+
+    /// The saving against the original limit, and that against the maximum.
+    async fn savings(&mut self) -> [SavingView; 2] {
+        let savings = self.controller.account_of(&self.job).await.expect("a job").savings;
+        [savings.against_original, savings.against_max]
+    }
+}
+
+fn reason(saving: &SavingView) -> &str {
+    match saving {
+        SavingView::Unknown(unknown) => &unknown.unknown,
+        SavingView::Known(known) => panic!("{known:?}"),
+    }
+}
+
+/// Asserts that the energy of the same work at each reference is known within a fraction; of one, at the maximum.
+fn assert_true(scene: &Scene, savings: &[SavingView], within: f64) {
+    for (saving, truth) in savings.iter().rev().zip(scene.at_references.iter().rev()) {
+        let SavingView::Known(saving) = saving else { panic!("{}", reason(saving)) };
+        let off = saving.energy_at_reference_j / truth.get() - 1.0;
+        assert!(off.abs() < within, "{off}: {saving:?}");
+    }
+}
+
+#[tokio::test]
+async fn work_of_another_speed_before_the_first_plan_counts_until_it_is_a_hundredth() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut scene = Scene::start(dir.path().into(), 0.1).await;
+    scene.train(50).await;
+    scene.change(0.7);
+    scene.until("the first plan", |scene| scene.phase() == Some(Phase::Planned)).await;
+    scene.restart().await;
+    scene.train(60).await;
+    let references = scene.references().await;
+    let [first] = references.as_slice() else { panic!("{references:?}") };
+    let other = first.other_work.expect("recorded").samples;
+    // It did 20,000 samples before; what it did at first in the profile's second sweep may count, too.
+    assert!((18_000.0..24_000.0).contains(&other.get()) && first.fits_from() == other, "{other}");
+    for saving in scene.savings().await {
+        assert!(reason(&saving).contains("changed before its first plan"), "{}", reason(&saving));
+    }
+    while scene.gpu.work_done() < other * 100.0 {
+        scene.step().await;
+    }
+    scene.train(60).await;
+    let savings = scene.savings().await;
+    // The job took seven tenths of the time for a hundredth of the work, and the interval includes it.
+    assert_true(&scene, &savings, 0.004);
+    let SavingView::Known(saving) = &savings[0] else { panic!("known above") };
+    let interval = saving.carbon_reduction_pct;
+    assert!(interval.high - interval.low > 1.0, "{interval:?}");
+}
+
+#[tokio::test]
+async fn a_job_that_changes_is_compared_with_two_references_though_its_daemon_restarts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut scene = Scene::start(dir.path().into(), 0.1).await;
+    scene.train(2000).await;
+    scene.change(0.7);
+    let changed_at = scene.gpu.work_done();
+    scene.until("the new profile", |scene| scene.phase() == Some(Phase::Profiling)).await;
+    scene.train(60).await;
+    scene.restart().await;
+    scene.step().await;
+    for saving in scene.savings().await {
+        assert!(reason(&saving).contains("is being profiled again"), "{}", reason(&saving));
+    }
+    scene.until("the next plan", |scene| scene.phase() == Some(Phase::Planned)).await;
+    scene.train(300).await;
+    scene.restart().await;
+    scene.train(300).await;
+    let references = scene.references().await;
+    let [_, second] = references.as_slice() else { panic!("{references:?}") };
+    assert!((second.samples / changed_at - 1.0).abs() < 0.02, "{} {changed_at}", second.samples);
+    let savings = scene.savings().await;
+    assert_true(&scene, &savings, 0.001);
+}
+
+#[tokio::test]
+async fn work_below_a_temporary_cap_is_compared_with_the_maximum() {
+    // The cap ends while the daemon runs, and while none does.
+    for ends_without_daemon in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut scene = Scene::start(dir.path().into(), 0.05).await;
+        let from = scene.clock.utc();
+        let event = DemandResponse {
+            id: EventId::new("cap").expect("an id"),
+            slot: Slot::new(from, from + TimeDelta::minutes(75)).expect("some time"),
+            target: Level::Watts(Watts::new(150.0)),
+            notice: None,
+            ramp: Seconds::ZERO,
+            rebound: None,
+        };
+        scene.controller.announce(event, Caller::Local).await.expect("announced");
+        // It lasts longer than a sweep waits, so that the job is profiled up to the cap, and trains there most of the time.
+        scene.train(75 * 60 - 10).await;
+        assert!(scene.gpu.limit() <= w(150));
+        if ends_without_daemon {
+            scene.pass(Seconds::new(20.0));
+            scene.restart().await;
+        }
+        scene.train(600).await;
+        scene.restart().await;
+        scene.train(60).await;
+        let savings = scene.savings().await;
+        // Whether the job paused while no daemon ran is not known.
+        assert_true(&scene, &savings[1..], 0.002);
+    }
+}
