@@ -391,7 +391,7 @@ async fn a_slow_gpu_slows_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_silent_for_seconds_lifts_no_limit_of_its_jobs_others() {
+async fn a_gpu_that_is_silent_for_seconds_changes_no_limit_of_its_jobs_other_gpus() {
     let case = Case::start(&[gpu(), gpu()]).await;
     let job = json!({"name": "resnet50", "gpus": [0, 1], "work": {"total_samples": 1_000_000}, "lease_s": 60});
     let id = case.daemon.register(&job).await;

@@ -10,9 +10,10 @@ use wattune_core::ledger::{CounterJump, Disagreement, Meter, Metered, PowerBound
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
-/// The interval between attempts to reopen a lost GPU: this part of the time since its loss, within these bounds. With each
-/// attempt at a broken GPU, a driver may write to the kernel's log.
+/// The interval between attempts to reopen a lost GPU, as a fraction of the time since the loss. Attempts become rarer
+/// because a driver may write to the kernel's log at each one.
 const REOPEN_FRACTION: f64 = 0.05;
+/// The shortest and the longest such interval.
 const REOPEN_SHORTEST: Seconds = Seconds::new(2.0);
 const REOPEN_LONGEST: Seconds = Seconds::new(60.0);
 
@@ -312,10 +313,11 @@ impl Worker {
     }
 
     fn read(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
-        let start = clock().monotonic;
-        match self.device.read(depth, start) {
-            Ok(reading) => self.record(reading, depth, start, clock()),
-            Err(error) => return self.fail(error, clock()),
+        let start = clock();
+        match self.device.read(depth, start.monotonic) {
+            Ok(reading) => self.record(reading, depth, start.monotonic, clock()),
+            // The GPU has been silent since the beginning of a call that hung.
+            Err(error) => return self.fail(error, start),
         }
         self.take_capabilities();
         if matches!(depth, Depth::Full | Depth::Retry) {
@@ -325,8 +327,8 @@ impl Worker {
     }
 
     fn read_limits(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
-        let start = clock().monotonic;
-        match self.device.read(depth, start) {
+        let start = clock();
+        match self.device.read(depth, start.monotonic) {
             Ok(reading) => {
                 let seen = &mut self.observation;
                 seen.reading.requested = reading.requested;
@@ -334,9 +336,9 @@ impl Worker {
                     seen.reading.enforced = reading.enforced;
                 }
                 seen.limit_availability.observe(reading.requested.is_some(), clock());
-                self.limit_at = Some(start);
+                self.limit_at = Some(start.monotonic);
             }
-            Err(error) => return self.fail(error, clock()),
+            Err(error) => return self.fail(error, start),
         }
         self.take_capabilities();
     }
@@ -534,103 +536,5 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use chrono::DateTime;
-
-    use super::*;
-    use crate::clock::{Clock, ManualClock};
-    use crate::gpu::simulated::{Physics, SimulatedGpu};
-    use wattune_core::domain::{GpuIdentity, LimitRange};
-    use wattune_core::units::Watts;
-
-    const fn w(watts: u32) -> PowerLimit {
-        PowerLimit::from_milliwatts(watts * 1000)
-    }
-
-    fn simulated(clock: &Arc<ManualClock>) -> SimulatedGpu {
-        let range = LimitRange { min: w(100), max: w(300), default: w(300) };
-        let idle = Watts::new(30.0);
-        let physics = Physics { range, original_limit: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
-        SimulatedGpu::new(physics, clock.clone())
-    }
-
-    #[test]
-    fn a_limit_is_written_only_over_the_expected_one() {
-        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
-        let gpu = simulated(&clock);
-        let mut worker = Worker::new(Box::new(gpu.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
-        worker.sample(|| clock.now(), true);
-        assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now(), || {}), Ok(()));
-        let set_externally = |limit| gpu.device(0, "A40").set_power_limit(limit).expect("set by an external writer");
-        // A limit read less than a millisecond ago counts as the present one.
-        set_externally(w(290));
-        assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(250)), || clock.now(), || {}), Ok(()));
-        set_externally(w(280));
-        clock.advance(PRESENT);
-        let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now(), || {});
-        assert_eq!(refused, Err(GpuError::LimitChanged { call: "nvmlDeviceSetPowerManagementLimit", current: w(280) }));
-        assert_eq!((gpu.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
-        // Without an expected limit, as in a restore, any limit is overwritten.
-        assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now(), || {}), Ok(()));
-        assert_eq!(gpu.limit(), w(300));
-    }
-
-    /// A GPU that never answers; counts the attempts to reopen it.
-    struct Dead {
-        simulated: Box<dyn GpuDevice>,
-        attempts: Arc<Mutex<u32>>,
-    }
-
-    const LOST: GpuError = GpuError::Lost { call: "nvmlDeviceGetHandleByUUID" };
-
-    impl GpuDevice for Dead {
-        fn identity(&self) -> &GpuIdentity {
-            self.simulated.identity()
-        }
-        fn capabilities(&self) -> &Capabilities {
-            self.simulated.capabilities()
-        }
-        fn read(&mut self, _: Depth, _: Monotonic) -> Result<Reading, GpuError> {
-            Err(LOST)
-        }
-        fn set_power_limit(&mut self, _: PowerLimit) -> Result<(), GpuError> {
-            Err(LOST)
-        }
-        fn lock_clocks(&mut self, _: ClockLimit) -> Result<(), GpuError> {
-            Err(LOST)
-        }
-        fn reset_clocks(&mut self) -> Result<(), GpuError> {
-            Err(LOST)
-        }
-        fn set_persistence(&mut self, _: bool) -> Result<(), GpuError> {
-            Err(LOST)
-        }
-        fn reopen(&mut self) -> Result<(), GpuError> {
-            *lock(&self.attempts) += 1;
-            Err(LOST)
-        }
-    }
-
-    #[test]
-    fn a_dead_gpu_is_reopened_less_and_less_often() {
-        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
-        let attempts = Arc::new(Mutex::new(0));
-        let dead = Dead { simulated: Box::new(simulated(&clock).device(0, "A40")), attempts: attempts.clone() };
-        let mut worker = Worker::new(Box::new(dead), Seconds::new(1.0), Arc::default(), Arc::default());
-        let mut attempts_within = |minutes: u32| {
-            for _ in 0..minutes * 600 {
-                worker.sample(|| clock.now(), false);
-                clock.advance(Seconds::new(0.1));
-            }
-            std::mem::take(&mut *lock(&attempts))
-        };
-        // In the first 40 s every two seconds.
-        assert!((24..=31).contains(&attempts_within(1)));
-        attempts_within(19);
-        // A minute is a twentieth of twenty minutes.
-        assert!((58..=60).contains(&attempts_within(60)));
-        // A caller who requests a reading waits for no pause.
-        worker.sample(|| clock.now(), true);
-        assert_eq!(*lock(&attempts), 1);
-    }
-}
+#[path = "worker_tests.rs"]
+mod tests;

@@ -44,15 +44,14 @@ impl Gpu {
         self.reason_against_control(|_| true)
     }
 
-    /// Returns why wattune does not control the GPU, in one sentence, once that concerns the other GPUs of its job; `None`
-    /// if it controls the GPU. A GPU that does not answer for a moment changes nothing for them: without its job's set
-    /// point they would rise to their original limits, and be lowered again right afterwards.
+    /// Returns why wattune cannot control the GPU's whole job, in one sentence; `None` if it can. A fault counts only after
+    /// `LASTING`: the job's other GPUs would rise to their original limits, and be lowered again seconds later.
     pub(crate) fn why_no_control_of_job(&self, now: Monotonic) -> Option<String> {
         self.reason_against_control(|since| now.since(since.monotonic) > LASTING)
     }
 
-    /// Returns why wattune may not set the GPU's limit, in one sentence; `None` if it may. `counts` decides whether a fault
-    /// that has lasted since a time is such a reason.
+    /// Returns why wattune may not set the GPU's limit, in one sentence; `None` if it may. `counts` gets the
+    /// start of a fault and returns whether the fault is a reason.
     fn reason_against_control(&self, counts: impl Fn(&Now) -> bool) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {
             return Some(why);
