@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the bandit costs on Zeus's traces, compared with Zeus's policy, the default and the oracle: within bounds?
+# Checks that the bandit's cost on Zeus's traces stays within bounds relative to Zeus's policy, the default and the oracle.
 #
 #     benches/bandit_bounds.sh WATTUNE ZEUS_TRACES
 #

@@ -6,7 +6,7 @@ use wattune::controller::{Caller, GpuRef, NewJob};
 use wattune_core::domain::{JobName, Objective, Work};
 use wattune_core::units::Seconds;
 
-/// A job of unknown work on the first GPU, kept for a day without a word from it.
+/// A job of unknown work on the first GPU, kept for a day without a report.
 pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
     NewJob {
         name: JobName::new(name).expect("a name"),

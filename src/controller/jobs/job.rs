@@ -152,10 +152,9 @@ pub(crate) struct Job {
     pub(crate) planned_out_of_band_cap: Option<PowerLimit>,
     /// Reason why a new plan is due; `None` if none is.
     pub(crate) replan: Option<ReplanReason>,
-    /// Number of samples after which the job's work fits the references that the ledger recorded last
-    /// ([`Counterfactual::fits_from`](wattune_core::ledger::savings_entries::Counterfactual::fits_from)); `None` before the
-    /// first record.
-    pub(crate) references_fit_from: Option<Samples>,
+    /// [`Counterfactual::fits_from`](wattune_core::ledger::savings_entries::Counterfactual::fits_from) of the references that
+    /// the ledger recorded last; `None` before the first record.
+    pub(crate) references_fit_from: Option<Option<Samples>>,
     pub(crate) phase: Phase,
     /// Reason for the phase, in one sentence.
     pub(crate) reason: String,

@@ -138,10 +138,14 @@ impl Estimate<'_> {
                 "its throughput or power changed before its first plan, when no reference was measured yet".into()
             );
         }
+        // Work of another speed takes another time than its conversion gives: by how much, the earlier reference says.
+        let ratio = points.first().filter(|_| before.samples > Samples::ZERO);
+        let ratio = ratio.map_or(1.0, |first| before.time * first.throughput / before.samples);
+        let uncertain_work = other_work * (ratio - 1.0).abs().max(1.0);
         let same_sensors = self.job.measured_itself();
         let noise = self.job.profiler.as_ref().and_then(Profiler::noise);
         let basis =
-            SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling, other_work };
+            SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling, uncertain_work };
         let saving = OrUnknown::Unknown { unknown: "not estimated".into() };
         Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }

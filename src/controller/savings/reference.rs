@@ -43,9 +43,9 @@ pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     jobs.iter().filter(is_due).map(|job| job.id.clone()).collect()
 }
 
-/// Returns the number of samples that the job had completed when it last changed; 0 if it never changed.
-pub(crate) fn changed_at(job: &Job) -> Samples {
-    job.progress.account.earlier.map_or(Samples::ZERO, |earlier| earlier.samples)
+/// Returns the number of samples that the job had completed when it last changed; `None` if it never changed.
+pub(crate) fn changed_at(job: &Job) -> Option<Samples> {
+    job.progress.account.earlier.map(|earlier| earlier.samples)
 }
 
 impl Snapshot<'_> {

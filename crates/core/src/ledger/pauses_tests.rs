@@ -209,7 +209,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             same_sensors: true,
             noise: None,
             at_ceiling: true,
-            other_work: Samples::ZERO,
+            uncertain_work: Samples::ZERO,
         };
         saving(
             &SavingInput {

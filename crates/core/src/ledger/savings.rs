@@ -81,9 +81,9 @@ pub struct SavingBasis {
     /// maximum usable limit changed, all of the job's work is converted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
-    /// Part of the converted work that the job did before it changed and had a reference: no reference fits it.
+    /// Amount by which the converted work is uncertain, because the job changed and no reference was measured before.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub other_work: Samples,
+    pub uncertain_work: Samples,
 }
 
 fn is_zero(samples: &Samples) -> bool {
@@ -198,10 +198,9 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
             sum.add(off, noise.degrees_of_freedom().max(1.0));
         }
     }
-    // At the reference, work that no reference fits may have taken next to nothing, or twice what its conversion gives.
-    let more = training_split.with_part_more(basis.other_work / completed.samples);
+    let more = training_split.with_part_more(basis.uncertain_work / completed.samples);
     let moved = basis.compared(completed, waits, &more, &basis.points, None, series);
-    let moved = moved.ok_or("too much of the work is of another kind than that at the reference")?;
+    let moved = moved.ok_or("too much of the work precedes a change of the job")?;
     for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }

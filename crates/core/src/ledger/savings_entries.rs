@@ -83,13 +83,12 @@ pub struct Counterfactual {
 }
 
 impl Counterfactual {
-    /// Returns the number of samples after which the job's work is work that these references fit. They fit it until the
-    /// job changes.
-    pub fn fits_from(&self) -> Samples {
-        match (self.version, &self.other_work) {
-            (1, Some(before)) => before.samples,
-            (1, None) => Samples::ZERO,
-            _ => self.samples,
+    /// Returns the number of completed samples from which on these references fit the job's work, up to its next change;
+    /// `None` if the job had not changed before.
+    pub fn fits_from(&self) -> Option<Samples> {
+        match self.version {
+            1 => self.other_work.map(|before| before.samples),
+            _ => Some(self.samples),
         }
     }
 }

@@ -69,7 +69,7 @@ fn against(point: Evidence, mix: Vec<Evidence>) -> SavingBasis {
         same_sensors: true,
         noise: None,
         at_ceiling: false,
-        other_work: Samples::ZERO,
+        uncertain_work: Samples::ZERO,
     }
 }
 
@@ -232,7 +232,7 @@ fn a_job_profiled_again_is_compared_with_each_reference_for_its_part() {
         same_sensors: true,
         noise: None,
         at_ceiling: false,
-        other_work: Samples::ZERO,
+        uncertain_work: Samples::ZERO,
     };
     let found = saving(&known(&done), &basis).expect("all is known");
     let half = done.samples * 0.5;
@@ -268,9 +268,9 @@ fn time_at_the_reference_is_not_scaled() {
     let half = half.hypot(half / 0.003 * 0.6 / 7200.0_f64.sqrt());
     assert_eq!(noisy.time_increase_pct.mean, increase.mean);
     assert!((noisy.time_increase_pct.high - increase.mean - half).abs() < 0.01 * half, "{noisy:?}, {half}");
-    // Of 80 × 7,200 converted samples 5,760 are of other work: a hundredth of their 5,760 s may be nothing, or twice that.
+    // If 1 % of the 576,000 converted samples is uncertain, so are 57.6 s.
     let other =
-        saving(&known, &SavingBasis { other_work: Samples::new(5760.0), ..basis.clone() }).expect("all is known");
+        saving(&known, &SavingBasis { uncertain_work: Samples::new(5760.0), ..basis.clone() }).expect("all is known");
     let plain = increase.high - increase.mean;
     let half = plain.hypot(57.6 * 14_400.0 / 12_960.0_f64.powi(2) * 100.0);
     assert_eq!(other.time_increase_pct.mean, increase.mean);
