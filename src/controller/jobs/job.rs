@@ -386,15 +386,20 @@ impl Job {
         wanted.into_iter().chain(held).chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
 
-    /// Returns the profile's record to store, if it changed since the last call.
+    /// Returns the profile's record to store, if it changed since the last call. An empty one replaces a record that no
+    /// longer holds: a daemon that is killed before the next measurement must not plan by the old one.
     pub(crate) fn record_to_save(&mut self) -> Option<Record> {
         let record = self.profiler.as_ref()?.record();
-        if record.points.is_empty() || self.saved_record.as_ref() == Some(record) {
-            return None;
+        let is_new = match &self.saved_record {
+            Some(saved) => saved != record,
+            None => !record.points.is_empty(),
+        };
+        if is_new {
+            self.saved_record = Some(record.clone());
         }
-        self.saved_record = Some(record.clone());
-        self.saved_record.clone()
+        self.saved_record.clone().filter(|_| is_new)
     }
+
     pub(crate) fn stored(&self, ended: Option<(DateTime<Utc>, String)>) -> StoredJob {
         let reports = ended.is_some().then_some(self.received_reports.summary());
         StoredJob {
