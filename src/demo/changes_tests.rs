@@ -42,7 +42,7 @@ struct Scene {
 }
 
 impl Scene {
-    async fn start(state: PathBuf, max_slowdown: f64) -> Self {
+    async fn start(state: PathBuf, hours: f64, objective: Objective) -> Self {
         let start: DateTime<Utc> = "2026-06-01T00:00:00Z".parse().expect("a time");
         let clock = Arc::new(ManualClock::at(start));
         let (expected, actual) = SyntheticGrid { seed: 7 }.generate(start, Seconds::new(2.0 * 86_400.0));
@@ -61,8 +61,8 @@ impl Scene {
             name: JobName::new("changes").expect("a name"),
             gpus: vec![GpuRef::Index(0)],
             batch_size: None,
-            work: Work::TotalSamples(Samples::new(400.0 * 3600.0 * 8.0)),
-            objective: Objective::slower_by(max_slowdown).expect("in range"),
+            work: Work::TotalSamples(Samples::new(400.0 * 3600.0 * hours)),
+            objective,
             lease: Some(Seconds::new(86_400.0)),
             control: true,
             priority: 0,
@@ -128,6 +128,16 @@ impl Scene {
         self.controller.tick().await;
     }
 
+    /// The job pauses by itself, and reports nothing.
+    async fn pause(&mut self, seconds: u32) {
+        self.gpu.run(None);
+        for _ in 0..seconds {
+            self.clock.advance(Seconds::new(1.0));
+            self.controller.tick().await;
+        }
+        self.gpu.run(Some(self.load.clone()));
+    }
+
     async fn train(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.step().await;
@@ -164,6 +174,10 @@ impl Scene {
     }
 }
 
+fn slower_by(part: f64) -> Objective {
+    Objective::slower_by(part).expect("in range")
+}
+
 fn reason(saving: &SavingView) -> &str {
     match saving {
         SavingView::Unknown(unknown) => &unknown.unknown,
@@ -184,7 +198,7 @@ fn assert_true(scene: &Scene, savings: &[SavingView], within: f64) {
 #[tokio::test]
 async fn savings_are_unknown_while_more_than_a_hundredth_of_the_work_precedes_a_change() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut scene = Scene::start(dir.path().into(), 0.1).await;
+    let mut scene = Scene::start(dir.path().into(), 8.0, slower_by(0.1)).await;
     scene.train(50).await;
     scene.change(0.7);
     scene.until("the first plan", |scene| scene.phase() == Some(Phase::Planned)).await;
@@ -215,7 +229,7 @@ async fn a_job_that_changes_is_compared_with_two_references_though_its_daemon_re
     // Killed as soon as it measures again, with no measurement yet, and with a few.
     for measures in [0, 60] {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut scene = Scene::start(dir.path().into(), 0.1).await;
+        let mut scene = Scene::start(dir.path().into(), 8.0, slower_by(0.1)).await;
         scene.train(2000).await;
         scene.change(0.7);
         let changed_at = scene.gpu.work_done();
@@ -245,7 +259,7 @@ async fn work_below_a_temporary_cap_is_compared_with_the_maximum() {
     // The cap ends while the daemon runs, and while none does.
     for ends_without_daemon in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut scene = Scene::start(dir.path().into(), 0.05).await;
+        let mut scene = Scene::start(dir.path().into(), 8.0, slower_by(0.05)).await;
         let from = scene.clock.utc();
         let event = DemandResponse {
             id: EventId::new("cap").expect("an id"),
@@ -270,4 +284,26 @@ async fn work_below_a_temporary_cap_is_compared_with_the_maximum() {
         // Whether the job paused while no daemon ran is not known.
         assert_true(&scene, &savings[1..], 0.002);
     }
+}
+
+#[tokio::test]
+async fn a_job_with_pauses_of_its_own_keeps_its_deadline() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let deadline: DateTime<Utc> = "2026-06-01T04:00:00Z".parse().expect("a time");
+    let objective = Objective { deadline: Some(deadline), ..Objective::UNBOUND };
+    let mut scene = Scene::start(dir.path().into(), 3.0, objective).await;
+    let total = Samples::new(400.0 * 3600.0 * 3.0);
+    let (mut until_pause, mut lowest) = (total / 6.0, RANGE.max);
+    // Three hours of work at the maximum limit, with six minutes of pause after each half hour of work.
+    while scene.gpu.work_done() < total {
+        if scene.gpu.work_done() >= until_pause {
+            scene.pause(360).await;
+            until_pause = until_pause + total / 6.0;
+        }
+        scene.step().await;
+        lowest = lowest.min(scene.gpu.limit());
+    }
+    let early = Seconds::from_delta(deadline - scene.clock.utc());
+    assert!((0.0..900.0).contains(&early.get()), "{early} before its deadline");
+    assert!(lowest < RANGE.max, "it was slowed");
 }

@@ -56,6 +56,13 @@ impl Job {
         reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), reference_duration)
     }
 
+    /// Returns the expected time of the job's own pauses in its remaining work; zero while the work or the reference
+    /// throughput is unknown.
+    pub(in crate::controller) fn pauses_ahead(&self) -> Seconds {
+        let Some((left, reference)) = self.remaining().zip(self.reference()) else { return Seconds::ZERO };
+        self.progress.account.pauses_ahead(left / reference, reference)
+    }
+
     /// Returns the time that the job may lose to lower limits and the time that it has lost to them; `None` without a
     /// promise about time (deadline or maximum slowdown).
     pub(in crate::controller) fn slack(&self, now: Now) -> Option<Slack> {
@@ -71,7 +78,7 @@ impl Job {
             Promise::Slowdown(max) => Some(reference_duration * (max - reserve).max(0.0)),
             Promise::Deadline(at) => {
                 let needed = self.remaining()? / reference * (1.0 + reserve);
-                Some(lost + Seconds::from_delta(at - now.utc) - needed)
+                Some(lost + Seconds::from_delta(at - now.utc) - needed - self.pauses_ahead())
             }
             _ => None,
         });

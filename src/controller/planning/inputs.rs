@@ -84,6 +84,7 @@ impl Job {
                 elapsed,
                 excess_before,
                 reserve: self.reserve(),
+                pauses_ahead: self.pauses_ahead(),
                 carbon: self.emitted_before() + self.emissions.sum().estimate(outlook.reference),
                 past_emissions: self.past_emissions(now, outlook.reference),
             },

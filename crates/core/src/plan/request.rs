@@ -24,6 +24,9 @@ pub struct Progress {
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
     /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.
     pub reserve: f64,
+    /// Expected time of the job's own pauses (evaluations, checkpoints) in its remaining work, which plans leave free
+    /// before a deadline. A slowdown does not include these pauses.
+    pub pauses_ahead: Seconds,
     /// Emissions so far that count against the carbon budget.
     pub carbon: GramsCo2e,
     /// Mean carbon intensity and emissions since the job's start; `None` if unknown.

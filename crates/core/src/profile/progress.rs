@@ -29,6 +29,9 @@ pub struct ProgressAccount {
     pub active: Seconds,
     /// Time in the job's own pauses.
     pub stalled: Seconds,
+    /// Longest of these pauses.
+    #[serde(default)]
+    pub longest_stall: Seconds,
     /// Energy of the stalled time, where known.
     #[serde(default)]
     pub stalled_energy: Joules,
@@ -83,6 +86,7 @@ impl ProgressAccount {
             samples: self.samples + other.samples,
             active: self.active + other.active,
             stalled: self.stalled + other.stalled,
+            longest_stall: self.longest_stall.max(other.longest_stall),
             stalled_energy: self.stalled_energy + other.stalled_energy,
             metered: self.metered + other.metered,
             bound: self.bound + other.bound,
@@ -100,6 +104,17 @@ impl ProgressAccount {
     pub fn reference_time(&self, samples: Samples, reference: SamplesPerSecond) -> Seconds {
         let earlier = self.earlier.unwrap_or_default();
         earlier.time + (samples - earlier.samples).max(Samples::ZERO) / reference
+    }
+
+    /// Returns the expected time of the job's own pauses in the work that it does after these samples, which takes
+    /// `left` at the reference setting: as many pauses per work as so far, and the longest once more, because the next one
+    /// may be due at once. Zero for a job that never paused.
+    pub fn pauses_ahead(&self, left: Seconds, reference: SamplesPerSecond) -> Seconds {
+        let trained = self.reference_time(self.samples, reference);
+        if left <= Seconds::ZERO || trained <= Seconds::ZERO {
+            return Seconds::ZERO;
+        }
+        left * (self.stalled / trained) + self.longest_stall
     }
 
     /// Returns the time lost to lower limits, with the throughput `reference` at the reference setting since the job
@@ -131,6 +146,7 @@ impl ProgressAccount {
     /// counts as having lowered it; with `None`, never.
     pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Option<Watts>) {
         self.stalled += span;
+        self.longest_stall = self.longest_stall.max(span);
         let Some(energy) = energy else { return };
         self.metered += span;
         self.stalled_energy += energy;

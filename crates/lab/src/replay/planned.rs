@@ -34,6 +34,7 @@ pub(super) fn request<'a>(
             elapsed: view.elapsed,
             excess_before: Seconds::ZERO,
             reserve: 0.5 * view.profile_error,
+            pauses_ahead: Seconds::ZERO,
             carbon: GramsCo2e::ZERO,
             past_emissions: view.past_emissions,
         },

@@ -10,7 +10,7 @@ use super::problem::{PlanSlot, RESOLUTION};
 use crate::domain::{Broken, Outcome, Promise, Work};
 use crate::plan::request::Request;
 use crate::time::later;
-use crate::units::{GramsCo2e, GramsPerKwh};
+use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
 
 /// Value at which carbon budgets are clamped: about a week of global emissions.
 const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
@@ -28,7 +28,10 @@ impl Planner<'_> {
     fn bound(&self, promise: Promise) -> Bound {
         let Request { now, work, progress, window, .. } = *self.request;
         match promise {
-            Promise::Deadline(at) => Bound::End(at),
+            Promise::Deadline(at) => {
+                let most = Seconds::from_delta(at - now).max(Seconds::ZERO);
+                Bound::End(at - progress.pauses_ahead.max(Seconds::ZERO).min(most).to_delta())
+            }
             Promise::Slowdown(max) => {
                 let left = match work {
                     Work::TotalSamples(total) => {

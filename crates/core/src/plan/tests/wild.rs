@@ -126,14 +126,16 @@ fn progress() -> impl Strategy<Value = Progress> {
         edge(&[0.0, -100.0, 1e10], 0.0..1e6),
         edge(&[0.0, -1e10, 1e10], -1e5..1e5),
         edge(&[0.0, 1.0], 0.0..0.05),
+        edge(&[0.0, -1.0, 1e15], 0.0..1e5),
         edge(&[0.0, 1e12], 0.0..1e5),
         past,
     )
-        .prop_map(|(samples, elapsed, excess, reserve, carbon, past)| Progress {
+        .prop_map(|(samples, elapsed, excess, reserve, pauses, carbon, past)| Progress {
             samples: Samples::new(samples),
             elapsed: Seconds::new(elapsed),
             excess_before: Seconds::new(excess),
             reserve,
+            pauses_ahead: Seconds::new(pauses),
             carbon: GramsCo2e::new(carbon),
             past_emissions: past.map(|(intensity, carbon)| PastEmissions {
                 intensity: GramsPerKwh::new(intensity),
