@@ -1,6 +1,6 @@
 //! Progress of a job: readings of its GPUs, its reports, and the account of its time.
 
-use super::job::Job;
+use super::job::{Job, Phase, SweepCeiling};
 use super::reports::unit_hint;
 use crate::controller::error::ControlError;
 use crate::controller::gpus::{Gpu, Gpus};
@@ -58,7 +58,8 @@ impl Job {
         if let Some(profiler) = &mut self.profiler {
             // Readings during a pause do not measure a set point.
             let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
-            profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
+            let steered = self.phase == Phase::Profiling && !matches!(self.sweep_ceiling, SweepCeiling::Waiting { .. });
+            profiler.observe(GpuSnapshot { at, setting, steered, unusable, capped, energy });
         }
     }
 
@@ -71,6 +72,7 @@ impl Job {
             let nothing = GpuSnapshot {
                 at: now.monotonic,
                 setting: None,
+                steered: false,
                 unusable: true,
                 capped: false,
                 energy: vec![Joules::ZERO; self.groups.len()],

@@ -153,6 +153,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             profiler.observe(GpuSnapshot {
                 at,
                 setting: Some(setting),
+                steered: true,
                 unusable: false,
                 capped: true,
                 energy: vec![energy],

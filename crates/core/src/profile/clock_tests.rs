@@ -59,7 +59,14 @@ impl Job {
         let at = Monotonic::default().after(self.now);
         let capped = power >= peaks.get() * 0.999;
         let energy = vec![Joules::new(self.energy)];
-        self.profiler.observe(GpuSnapshot { at, setting: Some(vec![set]), unusable: false, capped, energy });
+        self.profiler.observe(GpuSnapshot {
+            at,
+            setting: Some(vec![set]),
+            steered: true,
+            unusable: false,
+            capped,
+            energy,
+        });
         self.profiler.report(Report { received: at, at: Some(self.now), samples: Samples::new(self.samples) });
         assert_eq!(*self.profiler.profile(), self.profiler.measured_profile(), "kept at {:?}", self.now);
     }

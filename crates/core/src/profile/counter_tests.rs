@@ -32,6 +32,7 @@ fn measured(every: f64, update: f64) -> (f64, f64) {
         profiler.observe(GpuSnapshot {
             at,
             setting: Some(setting),
+            steered: true,
             unusable: false,
             capped: true,
             energy: vec![energy],

@@ -73,7 +73,10 @@ pub struct Profiler {
     expected: Option<PowerLimit>,
     closing: Option<PointStats>,
     stage: Stage,
-    /// Time covered by reports since the current stage began.
+    /// Whether the daemon tries to put the wanted setting in force, as the last snapshot said.
+    steered: bool,
+    /// Time covered by reports since the current stage began, in a sweep without the time in which the wanted setting was
+    /// not to be in force.
     stage_time: Seconds,
     /// Settings that could not be measured, mostly because of heat.
     skipped: Vec<Setting>,
@@ -118,6 +121,7 @@ impl Profiler {
             expected: None,
             closing: None,
             stage: Stage::Sweep { group: 0, index: 0 },
+            steered: true,
             stage_time: Seconds::ZERO,
             skipped: Vec::new(),
             active: None,

@@ -32,6 +32,8 @@ struct Job {
     energy: f64,
     scale: f64,
     unusable: bool,
+    /// Limit in force while the wanted one is not to be.
+    forced: Option<u32>,
     client_clock: bool,
     /// Seconds between two reports.
     spacing: f64,
@@ -45,14 +47,28 @@ impl Job {
         let rng = ChaCha8Rng::seed_from_u64(3);
         let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
-        let (unusable, client_clock) = (false, true);
+        let (unusable, forced, client_clock) = (false, None, true);
         let (spacing, visited) = (1.0, Vec::new());
-        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, unusable, client_clock, spacing, visited }
+        Self {
+            profiler,
+            noise,
+            rng,
+            now,
+            samples,
+            energy,
+            scale: 1.0,
+            unusable,
+            forced,
+            client_clock,
+            spacing,
+            visited,
+        }
     }
 
     /// Simulates one second at the profiler's wanted limit, or at `otherwise`. A `speed` of 0 is a stall.
     fn second(&mut self, otherwise: u32, speed: f64) {
-        let limit = self.profiler.wanted().map_or(otherwise, |s| s[0].limit.milliwatts() / 1000);
+        let wanted = self.profiler.wanted().map_or(otherwise, |s| s[0].limit.milliwatts() / 1000);
+        let limit = self.forced.unwrap_or(wanted);
         if self.profiler.wanted().is_some() && self.visited.last() != Some(&limit) {
             self.visited.push(limit);
         }
@@ -66,6 +82,7 @@ impl Job {
         self.profiler.observe(GpuSnapshot {
             at,
             setting: Some(vec![w(limit).into()]),
+            steered: self.forced.is_none(),
             unusable: self.unusable,
             capped: true,
             energy,
@@ -213,6 +230,27 @@ fn measurements_during_throttling_do_not_count() {
     job.sweep();
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
     assert_eq!(ceiling.get(), 100.0);
+}
+
+#[test]
+fn hours_below_a_cap_cost_a_sweep_neither_limits_nor_budget() {
+    let an_hour = Seconds::new(3600.0);
+    let slack = Slack { allowed: an_hour * 0.03, lost: Seconds::ZERO, full_duration: Some(an_hour), part: 0.03 };
+    for slack in [None, Some(slack)] {
+        let mut job = Job::new(0.0, Record::default());
+        job.profiler.allow(slack);
+        while job.profiler.wanted() != Some(&vec![w(250).into()]) && job.now < an_hour {
+            job.second(200, 1.0);
+        }
+        job.forced = Some(100);
+        (0..4 * 3600).for_each(|_| job.second(200, 1.0));
+        assert_eq!(job.profiler.wanted(), Some(&vec![w(250).into()]), "{slack:?}");
+        job.forced = None;
+        job.sweep();
+        for limit in [250, 200] {
+            assert!(job.profiler.evidence(&vec![w(limit).into()]).is_some(), "{limit} W, {slack:?}");
+        }
+    }
 }
 
 #[test]
@@ -378,7 +416,14 @@ fn an_occasionally_late_counter_does_not_bias_power() {
         // pause.
         let is_late = second % 7 == 0;
         let energy = vec![Joules::new(244.0 * f64::from(second) - if is_late { 30.0 } else { 0.0 })];
-        job.profiler.observe(GpuSnapshot { at, setting: Some(top.clone()), unusable: false, capped: true, energy });
+        job.profiler.observe(GpuSnapshot {
+            at,
+            setting: Some(top.clone()),
+            steered: true,
+            unusable: false,
+            capped: true,
+            energy,
+        });
         job.profiler.exclude_pauses(LatestPauses { paused: Dip::default(), ends_low: is_late });
         let samples = Samples::new(100.0 * f64::from(second));
         job.profiler.report(Report { received: at, at: None, samples });

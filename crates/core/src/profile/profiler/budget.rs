@@ -71,7 +71,7 @@ impl Profiler {
     pub(super) fn charge(&mut self, at: Monotonic, in_force: Option<&Setting>) {
         let since = self.learning.last_observed.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
         let wanted = match self.wanted() {
-            Some(wanted) if wanted != self.ceiling() => wanted.clone(),
+            Some(wanted) if wanted != self.ceiling() && self.steered => wanted.clone(),
             _ => {
                 self.learning.current = None;
                 return;

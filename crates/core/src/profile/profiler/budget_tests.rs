@@ -54,7 +54,14 @@ fn learn(duration: f64, part: f64, every: u32, noise: f64, record: Record) -> (f
             assert_eq!(*profiler.profile(), profiler.measured_profile(), "kept at {second} s");
         }
         let setting = Some(vec![w(limit).into()]);
-        profiler.observe(GpuSnapshot { at, setting, unusable: false, capped: true, energy: vec![Joules::new(energy)] });
+        profiler.observe(GpuSnapshot {
+            at,
+            setting,
+            steered: true,
+            unusable: false,
+            capped: true,
+            energy: vec![Joules::new(energy)],
+        });
         if second % every == 0 {
             profiler.report(Report { received: at, at: None, samples: Samples::new(samples) });
         }

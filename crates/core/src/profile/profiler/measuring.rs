@@ -23,6 +23,7 @@ const DRIFT_PAUSE: f64 = 10.0;
 impl Profiler {
     /// Records a snapshot of the job's GPUs. Call it at each tick and right before [`Self::report`].
     pub fn observe(&mut self, snapshot: GpuSnapshot) {
+        self.steered = snapshot.steered;
         self.charge(snapshot.at, snapshot.setting.as_ref());
         if snapshot.unusable {
             self.recent = DriftWindow::default();
@@ -297,7 +298,9 @@ impl Profiler {
     fn pass_time(&mut self, span: Seconds) {
         self.reported += span;
         self.since_restart += span;
-        self.stage_time += span;
+        if self.steered || !self.sweeps() {
+            self.stage_time += span;
+        }
         match self.stage {
             Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,
             Stage::Remeasuring => self.remeasured_time += span,

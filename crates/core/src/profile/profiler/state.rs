@@ -17,6 +17,9 @@ pub struct GpuSnapshot {
     pub at: Monotonic,
     /// Setting in force, as read back; `None` if equal GPUs have different set points or a GPU does not respond.
     pub setting: Option<Setting>,
+    /// False while the wanted setting is not to be in force: a cap leaves no room for it, the GPUs are not controlled, or
+    /// the job is absent. Such time counts neither as a measurement's duration nor as its cost.
+    pub steered: bool,
     /// True if measurements must not count now, for example because heat slows a GPU.
     pub unusable: bool,
     /// True if a GPU reports that its power limit lowers its clocks.
