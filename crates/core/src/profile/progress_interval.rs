@@ -8,6 +8,9 @@ use crate::units::{Joules, Samples, Seconds};
 
 /// Minimum duration in seconds of an interval without its power dips, so that rounding never makes it zero.
 const LEAST_SPAN: f64 = 0.05;
+/// Maximum time, and maximum part of an interval, without a reading of the setting in force.
+const UNREAD: Seconds = Seconds::new(2.0);
+const UNREAD_PART: f64 = 0.05;
 
 /// Interval between two progress reports that show new samples.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +37,7 @@ impl ProgressInterval {
     /// Returns the setting of the interval; `None` if there were several, or if the daemon paused the job.
     pub(super) fn setting(&self) -> Option<&Setting> {
         match self.settings.as_slice() {
-            [(only, _)] if self.idle <= Seconds::ZERO => Some(only),
+            [(only, _)] if self.idle <= Seconds::ZERO && self.is_observed() => Some(only),
             _ => None,
         }
     }
@@ -42,7 +45,14 @@ impl ProgressInterval {
     /// Returns true if `setting` was in force throughout the interval and the daemon did not pause the job.
     pub(super) fn is_at(&self, setting: &Setting) -> bool {
         let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
-        self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))
+        self.idle <= Seconds::ZERO && self.is_observed() && self.settings.iter().all(|(set, _)| same(set))
+    }
+
+    /// Returns true if the settings were read for nearly the whole interval. While no daemon ran, others may have been in
+    /// force.
+    fn is_observed(&self) -> bool {
+        let read: Seconds = self.settings.iter().map(|(_, time)| *time).sum();
+        !self.settings.is_empty() && read >= self.span - UNREAD.max(self.span * UNREAD_PART)
     }
 
     pub(super) fn work(&self, dip: &Dip) -> IntervalWork {
@@ -53,5 +63,30 @@ impl ProgressInterval {
 
     pub(super) fn trainable(&self) -> Seconds {
         (self.span - self.idle).max(Seconds::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::PowerLimit;
+    use crate::profile::steps::GroupRange;
+    use crate::profile::{ProgressAccount, StallDetector};
+    use crate::units::SamplesPerSecond;
+
+    #[test]
+    fn time_without_a_daemon_is_not_taken_for_time_at_the_maximum() {
+        let max = PowerLimit::from_watts(crate::units::Watts::new(300.0));
+        let mut stalls = StallDetector::new(ProgressAccount::default());
+        stalls.set_groups(&[GroupRange::of_limits(max, PowerLimit::from_milliwatts(100_000))]);
+        // A job that trained two hours at 86 % of its speed while the limit of a killed daemon stayed in force; the next
+        // daemon restored the maximum before it read a limit, a second before the next report.
+        for at in [7199.0, 7200.0] {
+            let energy = Some(Joules::new(at * 200.0));
+            stalls.observe(Monotonic::default().after(Seconds::new(at)), Some(&vec![max.into()]), energy, false);
+        }
+        let account = stalls.report(Seconds::new(7200.0), Samples::new(7200.0 * 86.0), &|_| None);
+        let lost = account.lost().time(SamplesPerSecond::new(100.0));
+        assert!((lost.get() - 0.14 * 7200.0).abs() < 1.0, "{lost}");
     }
 }
