@@ -247,6 +247,8 @@ async fn what_makes_no_sense_is_refused_with_what_would_be_right() {
         ("/v1/report?from=yesterday", Some("from"), "write it as 2026-01-31 or 2026-01-31T12:00:00Z"),
         ("/v1/report?to=2026-02-30", Some("to"), "write it as"),
         ("/v1/report?to=1969-12-30", Some("to"), "is not between 1970-01-01 and"),
+        ("/v1/report?to=%2B262142-12-31", Some("to"), "is not between 1970-01-01 and"),
+        ("/v1/ledger?to=%2B262142-12-31", Some("to"), "is not between 1970-01-01 and"),
         ("/v1/report?from=2026-03-02&to=2026-03-01", Some("from"), "is not before the end, 2026-03-02T00:00Z"),
         ("/v1/report?from=2026-03-01T00:30:00Z&to=2026-03-01T00:30:00Z", Some("from"), "the end, 2026-03-01T00:30:00Z"),
         ("/v1/report?format=pdf", Some("format"), "unknown variant `pdf`, expected one of `json`, `csv`, `html`"),

@@ -54,14 +54,37 @@ pub(super) fn zoned_time(text: &str) -> Result<DateTime<Utc>, String> {
         .map_err(|_| "give a time with its zone, such as 2026-11-26T18:00:00Z or 2026-11-26T19:00:00+01:00".into())
 }
 
-/// Replaces the field's name at the beginning of an API error by the flag that sets the field. `flags` has pairs of
-/// field and flag.
+/// Replaces the fields' names in an API error by the flags that set the fields: the name at the beginning, and names in
+/// the sentence after it. `flags` has pairs of field and flag.
 pub(super) fn name_flag(refusal: &str, flags: &[(&str, &str)]) -> String {
     let renamed = flags.iter().find_map(|(field, flag)| {
         let why = refusal.strip_prefix(field)?.strip_prefix(": ")?;
-        Some(format!("{flag}: {why}"))
+        Some(format!("{flag}: {}", name_flags_within(why, flags)))
     });
-    renamed.unwrap_or_else(|| refusal.to_owned())
+    renamed.unwrap_or_else(|| name_flags_within(refusal, flags))
+}
+
+/// Replaces fields' names in a sentence by the flags that set the fields.
+fn name_flags_within(sentence: &str, flags: &[(&str, &str)]) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let renamed = |piece: &str| {
+        let name = piece.trim_end_matches(|c: char| !is_part(c) || c == '.');
+        flag_of(name, flags).map_or_else(|| piece.to_owned(), |flag| format!("{flag}{}", &piece[name.len()..]))
+    };
+    // Each piece is a word and the character after it; the word may be empty.
+    sentence.split_inclusive(|c: char| !is_part(c)).map(renamed).collect()
+}
+
+/// Returns the flag that sets the field of this name: the whole name, or its last part, such as `total_samples` of
+/// `work.total_samples`. `None` for names that are also words of a sentence, such as `name` or `deadline`.
+fn flag_of<'a>(name: &str, flags: &[(&str, &'a str)]) -> Option<&'a str> {
+    if !name.contains(['_', '.']) {
+        return None;
+    }
+    flags.iter().find_map(|(field, flag)| {
+        let is_named = *field == name || field.rsplit('.').next() == Some(name);
+        is_named.then_some(*flag)
+    })
 }
 
 /// Creates a parser that accepts one of these names, each with its help text.
@@ -107,6 +130,48 @@ fn longest(seconds: f64) -> Result<Seconds, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_name_flags_in_place_of_fields() {
+        let flags = [
+            ("name", "--name"),
+            ("work", "--total-samples"),
+            ("work.total_samples", "--total-samples"),
+            ("objective.max_slowdown", "--max-slowdown"),
+            ("objective.deadline", "--deadline"),
+            ("start.within_s", "--within"),
+            ("start.latest", "--latest"),
+            ("start.duration_s", "--duration"),
+            ("start.power_w", "--power"),
+            ("suspend", "--suspend"),
+        ];
+        for (refusal, named) in [
+            ("work.total_samples: is -5; it must be more than 0", "--total-samples: is -5; it must be more than 0"),
+            (
+                "objective.deadline: needs known work; give work.total_samples too",
+                "--deadline: needs known work; give --total-samples too",
+            ),
+            (
+                "start.duration_s: is needed: no run of \"true\" has a profile, or work.total_samples is unknown; give \
+                 the expected duration",
+                "--duration: is needed: no run of \"true\" has a profile, or --total-samples is unknown; give the \
+                 expected duration",
+            ),
+            ("suspend: needs max_slowdown or a deadline", "--suspend: needs --max-slowdown or a deadline"),
+            ("start.latest: and within_s both bound the start", "--latest: and --within both bound the start"),
+            ("duplicate field `within_s`", "duplicate field `--within`"),
+            ("give work.total_samples.", "give --total-samples."),
+            // Words, longer names and parts of words are no fields of these flags.
+            ("name: the latest name and deadline of work", "--name: the latest name and deadline of work"),
+            ("suspend.idle_power_w: is 9e9", "suspend.idle_power_w: is 9e9"),
+            ("x: idle_power_w, max_slowdowns, job-max_slowdown", "x: idle_power_w, max_slowdowns, job-max_slowdown"),
+            ("at 0.5 s... or 1.5", "at 0.5 s... or 1.5"),
+            ("", ""),
+            ("é: is max_slowdown", "é: is --max-slowdown"),
+        ] {
+            assert_eq!(name_flag(refusal, &flags), named, "{refusal}");
+        }
+    }
 
     #[test]
     fn durations_have_units_or_are_seconds() {

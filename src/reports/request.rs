@@ -80,7 +80,8 @@ fn time(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, 
     let found = match text.parse::<chrono::NaiveDate>() {
         Ok(date) => {
             let day = date.and_time(chrono::NaiveTime::MIN).and_utc();
-            Some(if is_end { day + TimeDelta::days(1) } else { day })
+            // No time follows the last day of the calendar, which is not in the range either.
+            Some(if is_end { day.checked_add_signed(TimeDelta::days(1)).unwrap_or(day) } else { day })
         }
         // A leap second counts to the hour that it ends.
         Err(_) => DateTime::parse_from_rfc3339(text)
@@ -97,6 +98,34 @@ fn time(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, 
         None => {
             let why = format!("{:?} is not a time; write it as 2026-01-31 or 2026-01-31T12:00:00Z", shown());
             Err(invalid(field, why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_outside_of_the_range_are_refused() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
+        for date in ["1969-12-30", "2400-01-01", "+262142-12-31", "-262143-01-01"] {
+            let right = format!("{date:?} is not between 1970-01-01 and ");
+            for (refused, field) in [
+                (span(None, Some(date), now), "to"),
+                (span(Some(date), None, now), "from"),
+                (exact_span("2026-03-01", Some(date), now), "to"),
+                (exact_span(date, None, now), "from"),
+            ] {
+                let error = refused.expect_err(date);
+                assert_eq!(error.field, field, "{date}: {error:?}");
+                assert!(error.why.starts_with(&right), "{date}: {error:?}");
+            }
+        }
+        // Years outside of the calendar.
+        for date in ["+262143-01-01", "-262144-12-31"] {
+            let error = span(None, Some(date), now).expect_err(date);
+            assert!(error.why.starts_with(&format!("{date:?} is not a time; ")), "{error:?}");
         }
     }
 }

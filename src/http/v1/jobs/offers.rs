@@ -68,7 +68,7 @@ impl TryFrom<StartSpec> for NewStart {
         let within = seconds("start.within_s", wire.within_s)?;
         let by = match (within, wire.latest) {
             (Some(within), None) if within.get() <= 3.2e7 => StartBy::Within(within.max(Seconds::ZERO)),
-            (Some(_), None) => return Err(invalid("start.within_s", "must be at most a year")),
+            (Some(_), None) => return Err(invalid("start.within_s", "must be at most 370 days")),
             (None, Some(latest)) => StartBy::At(latest),
             (Some(_), Some(_)) => {
                 return Err(invalid("start.latest", "and within_s both bound the start; give one of them"));
