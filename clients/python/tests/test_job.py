@@ -108,6 +108,46 @@ def test_a_daemon_that_starts_later_is_joined(sock: str, caplog: pytest.LogCaptu
     daemon.stop()
 
 
+@pytest.mark.parametrize(
+    ("status", "token", "expected"),
+    [
+        (401, "bad", "the daemon refuses the token: the token is invalid; training goes on without it"),
+        (403, "bad", "the daemon refuses the token: the token is invalid; training goes on without it"),
+        (401, None, "the daemon refuses access: the token is invalid; training goes on without it"),
+        (404, "bad", "no wattune daemon answers (what answers is not a wattune daemon: the token is invalid)"),
+    ],
+)
+def test_a_refused_token_is_not_an_absent_daemon(
+    daemon: FakeDaemon,
+    sock: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    token: str | None,
+    expected: str,
+) -> None:
+    if token is not None:
+        monkeypatch.setenv("WATTUNE_TOKEN", token)
+    daemon.refuse["GET", "/v1/status"] = (status, {"detail": "the token is invalid"})
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        daemon.wait_for("GET", "/v1/status", 2)
+        until(lambda: job.problem is not None)
+        assert (job.problem or "").startswith(expected)
+        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert len(warnings) == 1, "logged once"
+        assert ("`wattune serve` starts one" in warnings[0]) is (status == 404)
+        daemon.refuse.clear()
+        until(lambda: job.id is not None)
+        assert job.problem is None
+
+
+def test_a_refusal_without_a_detail_is_not_of_the_daemon(daemon: FakeDaemon, sock: str) -> None:
+    daemon.refuse["GET", "/v1/status"] = (401, {})
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        until(lambda: job.problem is not None)
+        assert "is not a wattune daemon: status 401" in (job.problem or "")
+
+
 def test_a_killed_daemon_is_found_again(sock: str) -> None:
     first = FakeDaemon().serve_unix(sock)
     with wattune.job("a", socket=sock, interval_s=0.05) as job:

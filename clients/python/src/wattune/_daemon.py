@@ -7,7 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ._http import Address, Answer, BadAnswer, Connection, Unreachable
+from ._http import Address, Answer, BadAnswer, Connection, Unreachable, token
+
+
+class Refused(Unreachable):
+    """The daemon answers, and refuses access, for example because the token is invalid."""
+
+
+def describe(error: Unreachable) -> str:
+    """Returns what is wrong: that the daemon refuses access, or that none answers."""
+    return str(error) if isinstance(error, Refused) else f"no wattune daemon answers ({error})"
 
 
 class Daemon:
@@ -62,9 +71,14 @@ class Daemon:
         """Returns the daemon's status, and notes its namespace of process ids.
 
         Raises:
+            Refused: If the daemon refuses access.
             Unreachable: If no daemon answers, or something that is not one.
         """
         answer = self.request("GET", "/v1/status", timeout_s=timeout_s)
+        if answer.status in (401, 403) and isinstance(answer.body, dict) and isinstance(answer.body.get("detail"), str):
+            self.close()
+            refused = "access" if token() is None else "the token"
+            raise Refused(f"the daemon refuses {refused}: {answer.detail}")
         if not answer.ok or not isinstance(answer.body, dict) or not isinstance(answer.body.get("gpus"), list):
             self.close()
             raise Unreachable(f"what answers is not a wattune daemon: {answer.detail}")

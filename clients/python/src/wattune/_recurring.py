@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from . import _gpus, _spec
-from ._daemon import Daemon
+from ._daemon import Daemon, describe
 from ._factory import job
 from ._http import Answer, Unreachable, addresses
 from ._job import Job
@@ -203,10 +203,7 @@ class Recurring:
         except Unreachable as error:
             self._in_vain = True
             self._daemon.close()
-            self._note(
-                f"no wattune daemon answers ({error}); the run goes on with batch size {self._size()}, and nothing "
-                "stops it early"
-            )
+            self._note(f"{describe(error)}; the run goes on with batch size {self._size()}, and nothing stops it early")
         except Exception as error:  # noqa: BLE001 - nothing here may end the training
             self._note(f"wattune's client failed ({type(error).__name__}: {error}); please report this")
             _log.debug("failed", exc_info=True)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import _gpus
-from ._daemon import Daemon
+from ._daemon import Daemon, Refused, describe
 from ._http import Answer, Unreachable
 from ._ranks import Ranks
 from ._spec import Spec
@@ -88,33 +88,32 @@ class Session:
             else:
                 self._report()
         except Unreachable as error:
-            return self._absent(str(error))
+            return self._absent(error)
         except Exception as error:  # noqa: BLE001 - a bug here must not end the thread that serves all jobs
             self._problem(f"wattune's client failed ({type(error).__name__}: {error}); please report this")
             _log.debug("failed", exc_info=True)
             return self._later()
         if self._was_unreachable:
             self._was_unreachable = False
-            self._logged.discard("absent")
+            self._logged -= {"absent", "refused"}
             _log.info("job %s: the wattune daemon answers", self.spec.name)
         if self._job is None and not self.done.is_set():
             return self._later()
         self._failures = 0
         return self.interval_s
 
-    def _absent(self, why: str) -> float:
-        """Notes that no daemon answers; training goes on, and the job joins when the daemon does."""
+    def _absent(self, error: Unreachable) -> float:
+        """Notes that no daemon answers, or that it refuses access; training goes on, and the job joins later."""
         self._was_unreachable = True
-        text = f"no wattune daemon answers ({why}); training goes on without it"
+        text = f"{describe(error)}; training goes on without it"
         self.view = replace(self.view, problem=text)
-        if "absent" not in self._logged:
-            self._logged.add("absent")
-            _log.warning(
-                "job %s: %s, and the job joins as soon as one does. `wattune serve` starts one; WATTUNE_SOCKET or "
-                "WATTUNE_LISTEN names another address",
-                self.spec.name,
-                text,
-            )
+        kind, until = "refused", "the daemon accepts its requests"
+        if not isinstance(error, Refused):
+            kind = "absent"
+            until = "one does. `wattune serve` starts one; WATTUNE_SOCKET or WATTUNE_LISTEN names another address"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            _log.warning("job %s: %s, and the job joins as soon as %s", self.spec.name, text, until)
         if self.ending.is_set() and self._job is None:
             self.done.set()
         elif self.ending.is_set():
