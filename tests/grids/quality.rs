@@ -3,9 +3,7 @@
 use super::{issues, trace};
 use chrono::{DateTime, TimeDelta, Utc};
 use wattune_core::domain::{CarbonSeries, Intensity, Slot};
-use wattune_core::forecast::{
-    BacktestRow, HorizonPolicy, Model, ModelPolicy, Pair, PublishedForecasts, Score, backtest, score,
-};
+use wattune_core::forecast::{BacktestRow, FALLBACK, Model, Pair, PublishedForecasts, Score, backtest, score};
 
 fn before(series: &CarbonSeries, t: DateTime<Utc>) -> CarbonSeries {
     series.within(&Slot::new(DateTime::UNIX_EPOCH, t).expect("after the epoch"))
@@ -17,7 +15,7 @@ fn half_year(zone: &str) -> Option<Vec<BacktestRow>> {
     let actual = trace(&format!("{zone}_2021_hourly.csv"))?.actual;
     let (from, to) = (said.start()?, said.end()?);
     assert_eq!(to - from, TimeDelta::days(181));
-    let rows = backtest(&actual, PublishedForecasts::Rolling(&said), from, to, &[24], &ModelPolicy::default());
+    let rows = backtest(&actual, PublishedForecasts::Rolling(&said), from, to, &[24]);
     assert_eq!(rows.len(), 5);
     assert!(rows.iter().all(|row| row.score.slots == 4344), "{rows:?}");
     println!("{zone}");
@@ -66,7 +64,7 @@ fn four_days_ahead(zone: &str, hour: i64) -> Option<Vec<BacktestRow>> {
     let came = trace(&format!("{zone}_2021_hourly.csv"))?;
     let from = said[0].issued_at + TimeDelta::hours(hour);
     let to = said[0].issued_at + TimeDelta::days(181);
-    Some(backtest(&came.actual, PublishedForecasts::Issued(&said), from, to, &[96], &ModelPolicy::default()))
+    Some(backtest(&came.actual, PublishedForecasts::Issued(&said), from, to, &[96]))
 }
 
 #[test]
@@ -99,14 +97,7 @@ fn an_hour_ahead_the_feed_is_no_worse_than_the_local_forecaster() {
         let said = issues(&format!("{zone}_2021H2_carboncast_96h.csv"));
         let (Some(said), Some(came)) = (said, trace(&format!("{zone}_2021_hourly.csv"))) else { return };
         let from = said[day].issued_at;
-        let rows = backtest(
-            &came.actual,
-            PublishedForecasts::Issued(&said),
-            from,
-            from + TimeDelta::days(8),
-            &[1],
-            &ModelPolicy::default(),
-        );
+        let rows = backtest(&came.actual, PublishedForecasts::Issued(&said), from, from + TimeDelta::days(8), &[1]);
         let (local, feed) = (found(&rows, "local").mape, found(&rows, "feed").mape);
         println!("{zone}, day {day}: {feed:.3} and {local:.3} %");
         assert!(feed <= local + 0.01, "{zone}, day {day}: {feed:.3} and {local:.3}");
@@ -120,8 +111,7 @@ fn an_hour_ahead_intervals_are_narrower_and_hold_as_much() {
     let (Some(said), Some(came)) = (said, trace("DE_2021_hourly.csv")) else { return };
     let from = said.expected.start().expect("not empty") + TimeDelta::days(40);
     let to = from + TimeDelta::days(10);
-    let rows =
-        backtest(&came.actual, PublishedForecasts::Rolling(&said.expected), from, to, &[1], &ModelPolicy::default());
+    let rows = backtest(&came.actual, PublishedForecasts::Rolling(&said.expected), from, to, &[1]);
     let raw = found(&rows, "provider");
     for source in ["local", "provider+bias", "feed"] {
         let row = found(&rows, source);
@@ -136,7 +126,7 @@ fn bias_correction_saves_the_miso_forecast() {
     let (said, actual) = (&file.expected, &file.actual);
     let start = said.start().expect("not empty") + TimeDelta::hours(24);
     let end = said.end().expect("not empty");
-    let rows = backtest(actual, PublishedForecasts::Rolling(said), start, end, &[1, 24], &ModelPolicy::default());
+    let rows = backtest(actual, PublishedForecasts::Rolling(said), start, end, &[1, 24]);
     for (horizon_h, most) in [(1, 3.5), (24, 4.5)] {
         let rows: Vec<_> = rows.iter().filter(|row| row.horizon_h == horizon_h).cloned().collect();
         for source in ["provider+bias", "feed"] {
@@ -149,8 +139,8 @@ fn bias_correction_saves_the_miso_forecast() {
     for (lead, most) in [(1, 3.5), (24, 4.5)] {
         let pair = |(slot, came): &(Slot, Intensity)| {
             let now = slot.start() - TimeDelta::hours(lead);
-            let model = Model::fit(&before(said, now), &[], &before(actual, now), now, &ModelPolicy::default());
-            let horizon = model.outlook(said, now, slot.end(), &HorizonPolicy::default());
+            let model = Model::fit(&before(said, now), &[], &before(actual, now), now);
+            let horizon = model.outlook(said, now, slot.end(), FALLBACK);
             let ahead = horizon.slots.iter().find(|ahead| ahead.slot.end() > slot.start()).expect("no gaps");
             Pair { slot: *slot, forecast: ahead.intensity, interval: None, actual: came.value }
         };
@@ -166,12 +156,12 @@ fn outlooks_of_the_miso_trace_are_followed_with_caution() {
     let Some(file) = trace("miso_mason_city_2022-10.csv") else { return };
     for hours in [24, 36, 48] {
         let now = file.expected.start().expect("not empty") + TimeDelta::hours(hours);
-        let model = Model::fit(&file.expected, &[], &before(&file.actual, now), now, &ModelPolicy::default());
+        let model = Model::fit(&file.expected, &[], &before(&file.actual, now), now);
         let skill = model.skill();
         println!("after {hours} h: {skill:?}");
         assert!(skill.factor < 0.6, "after {hours} h: {skill:?}");
         assert!(skill.bias_g_per_kwh.expect("evidence") > 40.0, "{skill:?}");
-        let horizon = model.outlook(&file.expected, now, now + TimeDelta::hours(8), &HorizonPolicy::default());
+        let horizon = model.outlook(&file.expected, now, now + TimeDelta::hours(8), FALLBACK);
         assert_eq!(horizon.summary().corrected, horizon.slots.len());
         assert_eq!(model.shrink_by_skill(&horizon).slots.len(), horizon.slots.len());
     }
@@ -184,7 +174,7 @@ fn day_ahead_forecasts_are_followed() {
         let (Some(said), Some(came)) = (said, trace(&format!("{zone}_2021_hourly.csv"))) else { return };
         let skill = |days: i64| {
             let now = said.expected.start().expect("not empty") + TimeDelta::days(days);
-            Model::fit(&said.expected, &[], &before(&came.actual, now), now, &ModelPolicy::default()).skill()
+            Model::fit(&said.expected, &[], &before(&came.actual, now), now).skill()
         };
         println!("{zone} after a day: {:?}", skill(1));
         assert!(skill(1).factor > after_a_day, "{zone}: {:?}", skill(1));

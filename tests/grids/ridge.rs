@@ -2,7 +2,7 @@
 
 use super::trace;
 use chrono::TimeDelta;
-use wattune_core::forecast::{ModelPolicy, PublishedForecasts, backtest};
+use wattune_core::forecast::{PublishedForecasts, backtest};
 
 const DAYS: usize = 28;
 /// A day and an hour, and the same time of the second, third and seventh day before.
@@ -84,7 +84,7 @@ fn the_local_forecaster_is_no_worse_than_a_ridge_regression() {
         let hours = |h: usize| TimeDelta::hours(i64::try_from(h).expect("a year"));
         let local = mean(moments.iter().map(|now| {
             let (from, to) = (start + hours(*now), start + hours(now + 24));
-            let rows = backtest(&came.actual, PublishedForecasts::Nothing, from, to, &[24], &ModelPolicy::default());
+            let rows = backtest(&came.actual, PublishedForecasts::Nothing, from, to, &[24]);
             rows.iter().find(|row| row.source == "local").and_then(|row| row.score.mape_pct).expect("scored")
         }));
         for lags in [&LAGS[..], &LAGS[..25], &[1, 24, 48, 168]] {

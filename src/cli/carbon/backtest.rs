@@ -11,7 +11,7 @@ use crate::cli::output::deliver;
 use crate::cli::values::{Issue, begin, end};
 use crate::providers::{FileSettings, file};
 use wattune_core::domain::{CarbonSeries, Issued};
-use wattune_core::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, Score, backtest};
+use wattune_core::forecast::{BacktestRow, PublishedForecasts, Score, backtest};
 
 /// Makes forecasts for a past span again, each only from the data known at the time of the forecast, and scores them.
 ///
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if from >= to {
         bail!("nothing to forecast from {from} to {to}; {named} covers {first} to {last}");
     }
-    let rows = backtest(&actual, published, from, to, &args.horizon, &ModelPolicy::default());
+    let rows = backtest(&actual, published, from, to, &args.horizon);
     if rows.is_empty() {
         bail!(
             "{named} covers {first} to {last}: it has no actual value from {from} to {to} to compare a forecast with"

@@ -14,7 +14,7 @@ use crate::controller::signal::Signal;
 use wattune_core::domain::{
     CarbonSeries, JobId, LimitRange, Objective, PowerLimit, Processes, Quoted, SetPoint, Slot, TimeSeries, Work,
 };
-use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
+use wattune_core::forecast::{ErrorPaths, reference_intensity};
 use wattune_core::plan::{PastEmissions, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
@@ -164,14 +164,13 @@ fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
 /// Returns the planning input up to `until` that is the same for all jobs. Its intensities are those of the forecast,
 /// moved closer to their mean the less skill the forecast has, with gaps filled, and extended by the model.
 fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
-    let policy = HorizonPolicy { fallback: signal.fallback(), ..HorizonPolicy::default() };
     let nothing = CarbonSeries::default();
     let (expected, recent) = match signal.forecast() {
         Some(forecast) => (&forecast.expected, forecast.known_values()),
         None => (&nothing, CarbonSeries::default()),
     };
-    let slots = slots_ahead(signal.model(), expected, (now, until), &policy, planning);
-    let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
+    let slots = slots_ahead(signal.model(), expected, (now, until), signal.fallback(), planning);
+    let reference = reference_intensity(&recent, expected, now).unwrap_or(signal.fallback());
     let errors = Arc::new(signal.model().error_paths());
     Outlook { slots, errors, reference, prices: prices(signal, now), dwell: planning.dwell_s }
 }

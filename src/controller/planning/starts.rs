@@ -9,7 +9,7 @@ use crate::controller::node::Node;
 use crate::controller::signal::BasisLevel;
 use crate::store::ExpectedSaving;
 use wattune_core::domain::{CarbonSeries, JobId, StartOffer, Work};
-use wattune_core::forecast::{HorizonPolicy, Model, reference_intensity};
+use wattune_core::forecast::{Model, reference_intensity};
 use wattune_core::plan::{
     HeldStart, InvalidStart, Latest, Prices, Reservation, StartAdvice, StartForecast, StartProfile, StartQuestion,
     plan_held_starts,
@@ -115,18 +115,18 @@ fn choose(held: Vec<JobId>, node: &Node<'_>, now: Now) -> Choosing {
     let starts: Vec<HeldStart> = held.iter().filter_map(questions).collect();
     let taken: Vec<Reservation> = node.jobs.iter().filter_map(|job| job.reservation(node, now.utc)).collect();
     let until = starts.iter().map(|start| start.question.forecast_until()).max().unwrap_or(now.utc);
-    let policy = HorizonPolicy { fallback: node.signal.fallback(), ..HorizonPolicy::default() };
+    let fallback = node.signal.fallback();
     let forecast = node.signal.forecast();
     let expected = forecast.map_or_else(CarbonSeries::default, |forecast| forecast.expected.clone());
     let recent = forecast.map_or_else(CarbonSeries::default, |forecast| forecast.known_values());
-    let c_ref = reference_intensity(&recent, &expected, now.utc).unwrap_or(policy.fallback);
+    let c_ref = reference_intensity(&recent, &expected, now.utc).unwrap_or(fallback);
     let prices = prices(node.signal, now.utc);
     let model: Model = node.signal.model().clone();
     let cap = wattune_core::domain::Slot::new(now.utc, now.utc + CAP_AHEAD)
         .and_then(|span| node.cap.schedule(node.gpus.maximum_limits(), now.utc).over(&span));
     let at = now.utc;
     let task = tokio::task::spawn_blocking(move || {
-        let mut forecast = StartForecast::new(&model, &expected, (at, until), &policy);
+        let mut forecast = StartForecast::new(&model, &expected, (at, until), fallback);
         if let Some((known_prices, reference)) = &prices {
             forecast = forecast.with_prices(Prices { known_prices, reference: *reference }, c_ref);
         }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::providers::FeedState;
 use wattune_core::domain::{CarbonSeries, Forecast, Origin, Slot};
-use wattune_core::forecast::{Basis, HorizonPolicy, Model};
+use wattune_core::forecast::{Basis, Model};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
@@ -79,10 +79,9 @@ impl SignalBasis {
         fallback: GramsPerKwh,
         now: DateTime<Utc>,
     ) -> Self {
-        let policy = HorizonPolicy { fallback, ..HorizonPolicy::default() };
         let nothing = CarbonSeries::default();
         let expected = forecast.map_or(&nothing, |f| &f.expected);
-        let horizon = model.outlook(expected, now, now + TimeDelta::hours(1), &policy);
+        let horizon = model.outlook(expected, now, now + TimeDelta::hours(1), fallback);
         let Some(present) = horizon.slots.first() else { return Self::unknown(now, fallback) };
         let made_up = |f: &Forecast| f.best_at(now).is_some_and(|(_, i)| i.origin == Origin::Fallback);
         let level = match present.basis {

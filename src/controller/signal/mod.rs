@@ -28,7 +28,7 @@ use super::view::ScoreView;
 use crate::providers::{Currency, FeedState};
 use crate::store::{SourceKey, Store};
 use wattune_core::domain::{Forecast, Issued};
-use wattune_core::forecast::{ISSUE_LOOKBACK, Model, ModelPolicy};
+use wattune_core::forecast::{ISSUE_LOOKBACK, Model};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
@@ -140,7 +140,7 @@ impl Signal {
             }
         };
         let issues: Vec<&Issued> = kept.iter().collect();
-        self.model = Model::fit(&newest.expected, &issues, &newest.actual, now, &ModelPolicy::default());
+        self.model = Model::fit(&newest.expected, &issues, &newest.actual, now);
     }
 
     /// Updates the basis of the current intensity, which changes with time because forecasts end and actual values age.

@@ -17,6 +17,7 @@ use super::client::settings::SharedSettings;
 use super::error::SettingsError;
 use super::sources::{self, Source, Table, each_source};
 use wattune_core::domain::Zone;
+use wattune_core::forecast::FALLBACK;
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 macro_rules! carbon_settings {
@@ -57,7 +58,7 @@ macro_rules! carbon_settings {
                 Self {
                     source: Chain::default(),
                     zone: None,
-                    fallback_g_per_kwh: GramsPerKwh::new(475.0),
+                    fallback_g_per_kwh: FALLBACK,
                     jump_factor: 4.0,
                     poll_interval_s: None,
                     connect_timeout_s: Seconds::new(5.0),

@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 
-use super::model::{Forecaster, Model, ModelPolicy};
+use super::model::{Forecaster, Model};
 use super::score::{Pair, Score, mean_if_covered, score, score_parts};
 use crate::domain::{CarbonSeries, Issued, Slot};
 use crate::units::GramsPerKwh;
@@ -54,9 +54,8 @@ pub fn backtest(
     from: DateTime<Utc>,
     to: DateTime<Utc>,
     horizons_h: &[u32],
-    policy: &ModelPolicy,
 ) -> Vec<BacktestRow> {
-    horizons_h.iter().flat_map(|h| at_horizon(actual, published, from, to, (*h).max(1), policy)).collect()
+    horizons_h.iter().flat_map(|h| at_horizon(actual, published, from, to, (*h).max(1))).collect()
 }
 
 fn at_horizon(
@@ -65,7 +64,6 @@ fn at_horizon(
     from: DateTime<Utc>,
     to: DateTime<Utc>,
     horizon_h: u32,
-    policy: &ModelPolicy,
 ) -> Vec<BacktestRow> {
     let horizon = TimeDelta::hours(i64::from(horizon_h));
     let sources: Vec<usize> =
@@ -81,7 +79,7 @@ fn at_horizon(
         publications.advance_to(now);
         let published = publications.published();
         let seen = ended(actual, &past);
-        let model = Model::fit(&ended(published, &past), publications.issues(), &seen, now, policy);
+        let model = Model::fit(&ended(published, &past), publications.issues(), &seen, now);
         let offset = model.offset(published, now);
         for (slot, outcome) in actual.overlapping(&ahead) {
             // A slot is scored with each forecast in whose hours it starts.

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::Slot;
-use crate::units::{GramsPerKwh, Seconds};
+use crate::units::GramsPerKwh;
 
 /// Basis of a slot's value (the data that it comes from), from best to poorest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,44 +54,8 @@ pub struct Horizon {
     pub slots: Vec<HorizonSlot>,
 }
 
-/// Slot lengths and fallback value where the source has no forecast.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HorizonPolicy {
-    /// Carbon intensity assumed without any data.
-    pub fallback: GramsPerKwh,
-    /// Lead (time ahead) up to which slots without a published value have the length `near_step`.
-    pub near: Seconds,
-    /// Length of slots without a published value within `near`.
-    pub near_step: Seconds,
-    /// Length of slots without a published value beyond `near`. From 30 days ahead on, such slots last a day.
-    pub far_step: Seconds,
-}
-
-impl Default for HorizonPolicy {
-    /// 475 g/kWh (world average); slots of 1 h for the first two days, then of 3 h.
-    fn default() -> Self {
-        Self {
-            fallback: GramsPerKwh::new(475.0),
-            near: Seconds::new(48.0 * 3600.0),
-            near_step: Seconds::new(3600.0),
-            far_step: Seconds::new(3.0 * 3600.0),
-        }
-    }
-}
-
-impl HorizonPolicy {
-    /// Returns the length of slots without a published value at a lead.
-    pub(super) fn step(&self, lead: TimeDelta) -> TimeDelta {
-        let step = if lead >= TimeDelta::days(30) {
-            TimeDelta::days(1)
-        } else if Seconds::from_delta(lead) < self.near {
-            self.near_step.to_delta()
-        } else {
-            self.far_step.to_delta()
-        };
-        step.max(TimeDelta::minutes(1))
-    }
-}
+/// Carbon intensity assumed without any data: the world average.
+pub const FALLBACK: GramsPerKwh = GramsPerKwh::new(475.0);
 
 /// Number of slots of a horizon per basis (data that their values come from). Displays as a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

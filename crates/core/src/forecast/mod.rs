@@ -28,8 +28,8 @@ mod weekends;
 
 pub use backtest::{BacktestRow, PublishedForecasts, backtest};
 pub use error_paths::{ErrorPaths, SlotErrors};
-pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary};
-pub use model::{Expected, Forecaster, Model, ModelPolicy};
+pub use horizon::{Basis, FALLBACK, Horizon, HorizonSlot, HorizonSummary};
+pub use model::{Expected, Forecaster, Model};
 pub use past_errors::ISSUE_LOOKBACK;
 pub use score::{Pair, Score, mean_if_covered, score, score_issued};
-pub use skill::{Skill, SkillPolicy, reference_intensity};
+pub use skill::{Skill, reference_intensity};

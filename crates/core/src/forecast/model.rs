@@ -14,7 +14,7 @@ use super::hourly_window::{DAY, HOURS, HourlyWindow};
 use super::local::Local;
 use super::past_errors::{SourceErrors, kept, local_errors};
 use super::score::Mean;
-use super::skill::{Skill, SkillPolicy, measure_skill, shrink};
+use super::skill::{Skill, measure_skill, shrink};
 use super::weekends::WeekendErrors;
 use crate::domain::{CarbonSeries, Intensity, Issued, Origin, Slot};
 use crate::units::{GramsPerKwh, Seconds};
@@ -26,24 +26,12 @@ const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
 /// of the source's forecast.
 const LAST: TimeDelta = TimeDelta::hours(1);
 
-/// Settings for fitting a forecast model.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ModelPolicy {
-    /// Maximum age of the latest actual value for extrapolating recent deviations; with an older one, only the daily
-    /// profile is used.
-    pub fresh: Seconds,
-    /// Maximum age of the latest actual value; with an older one the model is not used at all, because seasons differ.
-    pub remembered: Seconds,
-    /// Settings for measuring skill.
-    pub skill: SkillPolicy,
-}
-
-impl Default for ModelPolicy {
-    /// One day for `fresh`, and for `remembered` the 28 days that training data cover.
-    fn default() -> Self {
-        Self { fresh: Seconds::new(86_400.0), remembered: Seconds::new(28.0 * 86_400.0), skill: SkillPolicy::default() }
-    }
-}
+/// Maximum age of the latest actual value for extrapolating recent deviations; with an older one, only the daily profile is
+/// used.
+const FRESH: Seconds = Seconds::new(86_400.0);
+/// Maximum age of the latest actual value; with an older one the model is not used at all, because seasons differ: the 28
+/// days that training data cover.
+const REMEMBERED: Seconds = Seconds::new(28.0 * 86_400.0);
 
 /// Forecaster that a forecast comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,7 +72,6 @@ pub struct Model {
     fitted: Option<Fitted>,
     /// Actual values of the last 28 days, and past forecasts where actual values are missing.
     history: CarbonSeries,
-    policy: ModelPolicy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -114,19 +101,13 @@ impl Model {
     /// Fits a model to the 28 days before the latest `actual` value. `published` holds for each past slot the last
     /// forecast before the slot began; `issues` holds the source's forecasts as stored, in any order, which show the
     /// errors at longer leads. Any of them may be empty. Data after `now` are ignored.
-    pub fn fit(
-        published: &CarbonSeries,
-        issues: &[&Issued],
-        actual: &CarbonSeries,
-        now: DateTime<Utc>,
-        policy: &ModelPolicy,
-    ) -> Self {
+    pub fn fit(published: &CarbonSeries, issues: &[&Issued], actual: &CarbonSeries, now: DateTime<Utc>) -> Self {
         let newest = |series: &CarbonSeries| {
             let passed = series.points().partition_point(|(slot, _)| slot.start() < now);
             series.points()[..passed].last().map(|(slot, _)| slot.end().min(now))
         };
         let Some(anchor) = newest(actual).or_else(|| newest(published)) else {
-            return Self { policy: *policy, ..Self::default() };
+            return Self::default();
         };
         let (forecast_hours, actual_hours) = (HourlyWindow::new(published, anchor), HourlyWindow::new(actual, anchor));
         let seen = if actual.is_empty() { &forecast_hours } else { &actual_hours };
@@ -155,7 +136,7 @@ impl Model {
         let window = anchor.checked_sub_signed(TimeDelta::days(28)).and_then(|start| Slot::new(start, anchor));
         let history =
             window.map(|window| joined(&published.within(&window), &actual.within(&window))).unwrap_or_default();
-        Self { fitted: Some(fitted), history, policy: *policy }
+        Self { fitted: Some(fitted), history }
     }
 
     /// Returns the skill of the model's past day-ahead forecasts. The bias is that of the source, before correction.
@@ -168,7 +149,7 @@ impl Model {
     fn skill_of_day(&self, day: usize) -> Skill {
         let nothing = CarbonSeries::default();
         let Some(fitted) = &self.fitted else {
-            return measure_skill(&nothing, &nothing, DateTime::UNIX_EPOCH, &self.policy.skill);
+            return measure_skill(&nothing, &nothing, DateTime::UNIX_EPOCH);
         };
         let (mut expected, mut outcome) = (Vec::new(), Vec::new());
         for age in (0..HOURS).rev() {
@@ -184,7 +165,7 @@ impl Model {
             outcome.push(point(actual));
         }
         let series = |points| CarbonSeries::from_points(points).0;
-        measure_skill(&series(expected), &series(outcome), fitted.anchor, &self.policy.skill)
+        measure_skill(&series(expected), &series(outcome), fitted.anchor)
     }
 
     /// Moves the value of each slot of a horizon towards the mean, the further, the less skill past forecasts had as
@@ -264,7 +245,7 @@ impl Model {
     }
 
     fn is_old(&self, fitted: &Fitted, now: DateTime<Utc>) -> bool {
-        Seconds::from_delta(now - fitted.anchor) > self.policy.fresh
+        Seconds::from_delta(now - fitted.anchor) > FRESH
     }
 
     /// Forecasts a slot from the source's value `given`, if any, and the `offset` of the source from the local
@@ -304,13 +285,13 @@ impl Model {
         }
     }
 
-    /// Returns this model, or an empty one if its data are older than the policy allows.
+    /// Returns this model, or an empty one if its data are older than [`REMEMBERED`].
     pub(super) fn unless_outdated(&self, now: DateTime<Utc>) -> std::borrow::Cow<'_, Self> {
         let age = self.fitted.as_ref().map(|f| Seconds::from_delta(now - f.anchor));
-        if age.is_none_or(|age| age <= self.policy.remembered) {
+        if age.is_none_or(|age| age <= REMEMBERED) {
             return std::borrow::Cow::Borrowed(self);
         }
-        std::borrow::Cow::Owned(Self { policy: self.policy, ..Self::default() })
+        std::borrow::Cow::Owned(Self::default())
     }
 
     /// Returns true if the local forecaster knows actual values for at least three quarters of the hours of the day.

@@ -4,9 +4,20 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::blend::SourceOffset;
 use super::gap_filling::{KnownValues, decayed, middle};
-use super::horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot};
+use super::horizon::{Basis, Horizon, HorizonSlot};
 use super::model::{Expected, Forecaster, Model};
 use crate::domain::{CarbonSeries, Intensity, Slot};
+use crate::units::GramsPerKwh;
+
+/// Returns the length of slots without a published value at a lead: an hour for the first two days, then three, and a
+/// day from 30 days ahead on.
+fn step_at(lead: TimeDelta) -> TimeDelta {
+    match lead {
+        lead if lead >= TimeDelta::days(30) => TimeDelta::days(1),
+        lead if lead >= TimeDelta::hours(48) => TimeDelta::hours(3),
+        _ => TimeDelta::hours(1),
+    }
+}
 
 /// Maximum length of a horizon, to bound the number of slots.
 const LONGEST: TimeDelta = TimeDelta::days(3660);
@@ -18,14 +29,14 @@ impl Model {
     /// `expected` is the source's forecast, which the model corrects and blends with the local forecaster. A gap takes
     /// the value at the same time of day on the nearest known day, else one on a line between the neighbouring values.
     /// Beyond the end of the source's forecast the local forecaster continues it, with a decaying offset. If actual
-    /// values are old or missing, the daily profile replaces the local forecaster; without any data, the policy's
+    /// values are old or missing, the daily profile replaces the local forecaster; without any data, `fallback`
     /// constant does. Last, the values are corrected for past errors that differ between weekends and weekdays.
     pub fn outlook(
         &self,
         expected: &CarbonSeries,
         now: DateTime<Utc>,
         until: DateTime<Utc>,
-        policy: &HorizonPolicy,
+        fallback: GramsPerKwh,
     ) -> Horizon {
         let until = until.min(now.checked_add_signed(LONGEST).unwrap_or(now));
         let Some(span) = Slot::new(now, until) else { return Horizon::default() };
@@ -52,7 +63,7 @@ impl Model {
                 |(slot, forecast, origin): (Slot, Expected, _)| (slot, Intensity { value: forecast.intensity, origin });
             let values = within.into_iter().chain(beyond).map(point).collect();
             let known = KnownValues::new(&CarbonSeries::from_points(values).0, model.history(), now, until);
-            Fill { model: &model, known: &known, offset: &offset, now, policy }.gaps(given, &span)
+            Fill { model: &model, known: &known, offset: &offset, now, fallback }.gaps(given, &span)
         };
         model.correct_weekends(&mut slots);
         Horizon { slots }
@@ -77,7 +88,7 @@ struct Fill<'a> {
     known: &'a KnownValues,
     offset: &'a SourceOffset,
     now: DateTime<Utc>,
-    policy: &'a HorizonPolicy,
+    fallback: GramsPerKwh,
 }
 
 impl Fill<'_> {
@@ -111,7 +122,7 @@ impl Fill<'_> {
         let deviation = if beyond_the_end && !by_model { self.known.last_deviation() } else { None };
         let mut start = gap.start();
         while start < gap.end() {
-            let end = next_on_grid(anchor, start, self.policy.step(start - self.now)).min(gap.end());
+            let end = next_on_grid(anchor, start, step_at(start - self.now)).min(gap.end());
             let Some(slot) = Slot::new(start, end) else { break };
             let expected = if by_model {
                 self.local(&slot)
@@ -149,7 +160,7 @@ impl Fill<'_> {
 
     /// Returns the configured constant, with a prediction interval from zero to twice the constant.
     fn constant(&self) -> Expected {
-        let constant = self.policy.fallback.get();
+        let constant = self.fallback.get();
         Expected::new(constant, constant, Basis::Constant)
     }
 }
@@ -168,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::domain::Origin;
-    use crate::forecast::ModelPolicy;
+    use crate::forecast::FALLBACK;
     use crate::units::GramsPerKwh;
 
     fn at(minutes: i64) -> DateTime<Utc> {
@@ -193,8 +204,8 @@ mod tests {
     }
 
     fn plan(expected: &CarbonSeries, now: i64, until: i64, recent: &CarbonSeries) -> Horizon {
-        let model = Model::fit(&CarbonSeries::default(), &[], recent, at(now), &ModelPolicy::default());
-        model.outlook(expected, at(now), at(until), &HorizonPolicy::default())
+        let model = Model::fit(&CarbonSeries::default(), &[], recent, at(now));
+        model.outlook(expected, at(now), at(until), FALLBACK)
     }
 
     fn contiguous(horizon: &Horizon, now: i64, until: i64) -> bool {
@@ -219,8 +230,8 @@ mod tests {
     fn a_short_horizon_is_the_beginning_of_a_long_one() {
         let (expected, recent) = (hourly(0, 96, sun), hourly(-200, 0, |h| sun(h) + 20.0));
         for published in [CarbonSeries::default(), hourly(-200, 0, |h| sun(h) - 30.0)] {
-            let model = Model::fit(&published, &[], &recent, at(30), &ModelPolicy::default());
-            let to = |hours: i64| model.outlook(&expected, at(30), at(hours * 60), &HorizonPolicy::default()).slots;
+            let model = Model::fit(&published, &[], &recent, at(30));
+            let to = |hours: i64| model.outlook(&expected, at(30), at(hours * 60), FALLBACK).slots;
             // Only the long one has a gap, after the end of the forecast.
             let long = to(120);
             for hours in [1, 5, 60, 96] {
@@ -274,7 +285,7 @@ mod tests {
         assert_eq!(horizon.slots[0].slot.end(), at(60));
         assert_eq!(horizon.slots[2].intensity, GramsPerKwh::new(475.0));
         assert_eq!(horizon.summary().constant, 3);
-        let far = Model::default().outlook(&nothing, at(0), DateTime::<Utc>::MAX_UTC, &HorizonPolicy::default());
+        let far = Model::default().outlook(&nothing, at(0), DateTime::<Utc>::MAX_UTC, FALLBACK);
         assert!(far.slots.len() < 5000);
     }
 

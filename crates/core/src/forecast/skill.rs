@@ -10,25 +10,14 @@ use crate::units::{GramsPerKwh, Seconds};
 /// Length of the period before now whose mean serves as reference intensity.
 const REFERENCE_WINDOW: TimeDelta = TimeDelta::days(30);
 
-/// Settings for measuring skill.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SkillPolicy {
-    /// Period before now whose forecasts and actual values count.
-    pub window: Seconds,
-    /// Value of [`Skill::factor`] assumed without evidence, in [0, 1].
-    pub prior: f64,
-    /// Duration of evidence that has the same weight as the prior.
-    pub prior_weight: Seconds,
-}
-
-impl Default for SkillPolicy {
-    /// Two weeks, and a prior of one half with the weight of six hours. Daily slopes of four day-ahead forecasts were
-    /// mostly 0.6 to 1.1 (CarbonCast, second half of 2021), those of the MISO trace −0.2 to 0.0: one half lies between
-    /// these two kinds of forecast, and one day of evidence shows which kind a forecast is.
-    fn default() -> Self {
-        Self { window: Seconds::new(14.0 * 86_400.0), prior: 0.5, prior_weight: Seconds::new(6.0 * 3600.0) }
-    }
-}
+/// Period before now whose forecasts and actual values count.
+const WINDOW: Seconds = Seconds::new(14.0 * 86_400.0);
+/// Value of [`Skill::factor`] assumed without evidence. Daily slopes of four day-ahead forecasts were mostly 0.6 to 1.1
+/// (CarbonCast, second half of 2021), those of the MISO trace −0.2 to 0.0: one half lies between these two kinds of
+/// forecast.
+const PRIOR: f64 = 0.5;
+/// Duration of evidence that has the same weight as the prior: one day of evidence shows which kind a forecast is.
+const PRIOR_WEIGHT: Seconds = Seconds::new(6.0 * 3600.0);
 
 /// Skill of a forecast, from pairs of forecast and actual value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -73,15 +62,10 @@ impl Sums {
 /// the coming day; a bias has no effect. The slope of actual on forecast deviations is the factor on forecast
 /// deviations that minimises the squared error. It is averaged with the prior, weighted by duration, and clamped to [0,
 /// 1].
-pub(super) fn measure_skill(
-    issued: &CarbonSeries,
-    actual: &CarbonSeries,
-    now: DateTime<Utc>,
-    policy: &SkillPolicy,
-) -> Skill {
+pub(super) fn measure_skill(issued: &CarbonSeries, actual: &CarbonSeries, now: DateTime<Utc>) -> Skill {
     let (mut total, mut forecast_sum, mut actual_sum) = (Sums::default(), 0.0, 0.0);
     let mut end = now;
-    let oldest = now - policy.window.to_delta();
+    let oldest = now - WINDOW.to_delta();
     while end > oldest {
         let start = (end - TimeDelta::days(1)).max(oldest);
         if let Some(day) = Slot::new(start, end) {
@@ -103,10 +87,10 @@ pub(super) fn measure_skill(
     let slope = varied(total.forecast_squared).then(|| total.product / total.forecast_squared);
     let correlation = (varied(total.forecast_squared) && varied(total.actual_squared))
         .then(|| total.product / (total.forecast_squared * total.actual_squared).sqrt());
-    let prior_weight = policy.prior_weight.get().max(1.0);
+    let prior_weight = PRIOR_WEIGHT.get();
     let factor = match slope {
-        Some(slope) => (slope * total.weight + policy.prior * prior_weight) / (total.weight + prior_weight),
-        None => policy.prior,
+        Some(slope) => (slope * total.weight + PRIOR * prior_weight) / (total.weight + prior_weight),
+        None => PRIOR,
     };
     Skill {
         factor: factor.clamp(0.0, 1.0),
@@ -196,8 +180,7 @@ mod tests {
     }
 
     fn factor(forecast: impl Fn(i64) -> f64, actual: impl Fn(i64) -> f64, hours: i64) -> f64 {
-        let skill =
-            measure_skill(&hourly(0, hours, forecast), &hourly(0, hours, actual), at(hours), &SkillPolicy::default());
+        let skill = measure_skill(&hourly(0, hours, forecast), &hourly(0, hours, actual), at(hours));
         assert!((skill.evidence_s.get() / 3600.0).round() == (hours.min(14 * 24)) as f64);
         skill.factor
     }
@@ -215,7 +198,7 @@ mod tests {
     #[test]
     fn a_bias_does_not_reduce_skill() {
         let biased = hourly(0, 48, |h| wave(h) + 60.0);
-        let skill = measure_skill(&biased, &hourly(0, 48, wave), at(48), &SkillPolicy::default());
+        let skill = measure_skill(&biased, &hourly(0, 48, wave), at(48));
         assert!(skill.factor > 0.94);
         assert!((skill.bias_g_per_kwh.expect("evidence") - 60.0).abs() < 1e-9);
         assert!((skill.correlation.expect("varied") - 1.0).abs() < 1e-9);
@@ -223,16 +206,15 @@ mod tests {
 
     #[test]
     fn a_flat_forecast_has_no_measurable_skill() {
-        let skill = measure_skill(&hourly(0, 24, |_| 300.0), &hourly(0, 24, wave), at(24), &SkillPolicy::default());
+        let skill = measure_skill(&hourly(0, 24, |_| 300.0), &hourly(0, 24, wave), at(24));
         assert_eq!((skill.factor, skill.slope, skill.correlation), (0.5, None, None));
     }
 
     #[test]
     fn data_outside_the_window_do_not_count() {
-        let policy = SkillPolicy { window: Seconds::new(24.0 * 3600.0), ..SkillPolicy::default() };
-        let actual = hourly(0, 72, |h| if h < 24 { 600.0 - wave(h) } else { wave(h) });
-        let skill = measure_skill(&hourly(0, 96, wave), &actual, at(48), &policy);
-        assert_eq!(skill.evidence_s, Seconds::new(24.0 * 3600.0));
+        let actual = hourly(0, 384, |h| if h < 24 { 600.0 - wave(h) } else { wave(h) });
+        let skill = measure_skill(&hourly(0, 408, wave), &actual, at(360));
+        assert_eq!(skill.evidence_s, Seconds::new(14.0 * 86_400.0));
         assert!((skill.slope.expect("varied") - 1.0).abs() < 1e-9);
     }
 

@@ -6,7 +6,7 @@ use super::job::PlanSlot;
 use super::risk::FOUR_IN_FIVE;
 use super::settings::Settings;
 use crate::domain::{CarbonSeries, Slot};
-use crate::forecast::{Horizon, HorizonPolicy, Model};
+use crate::forecast::{Horizon, Model};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Step in which the boundary between fine and coarse slots moves on with time, so that coarse slots do not shift from
@@ -20,13 +20,13 @@ pub fn slots_ahead(
     model: &Model,
     expected: &CarbonSeries,
     (now, until): (DateTime<Utc>, DateTime<Utc>),
-    policy: &HorizonPolicy,
+    fallback: GramsPerKwh,
     settings: &Settings,
 ) -> Vec<PlanSlot> {
     // The horizon starts at the beginning of the present slot, so that the slot's mean does not change as time passes.
     let begun = floor(now, settings.shortest_slot_s.to_delta());
     let from = if expected.at(begun).is_some() { begun } else { now };
-    let horizon = model.outlook(expected, from, until, policy);
+    let horizon = model.outlook(expected, from, until, fallback);
     planning_slots(&model.shrink_by_skill(&horizon), now, settings)
 }
 

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::recorded::RecordedGrid;
 use wattune_core::domain::{CarbonSeries, Slot};
-use wattune_core::forecast::{Basis, ErrorPaths, Horizon, HorizonPolicy, HorizonSlot, Model, ModelPolicy};
+use wattune_core::forecast::{Basis, ErrorPaths, FALLBACK, Horizon, HorizonSlot, Model};
 use wattune_core::plan::{PlanSlot, Settings, StartForecast, slots_ahead};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
@@ -115,7 +115,7 @@ impl<'a> VisibleGrid<'a> {
             Foresight::Perfect => self.actual_horizon(now),
             Foresight::AsIssued | Foresight::Nothing => {
                 let (forecast, model) = self.model(now);
-                StartForecast::new(&model, &forecast, (now, later(now, self.horizon)), &HorizonPolicy::default())
+                StartForecast::new(&model, &forecast, (now, later(now, self.horizon)), FALLBACK)
             }
         })
     }
@@ -137,7 +137,7 @@ impl<'a> VisibleGrid<'a> {
     fn model(&self, now: DateTime<Utc>) -> (Arc<CarbonSeries>, Model) {
         let forecast = self.published(now);
         let issues = if self.foresight == Foresight::AsIssued { self.grid.issues_by(now) } else { Vec::new() };
-        let model = Model::fit(&forecast, &issues, &self.grid.actual_by(now), now, &ModelPolicy::default());
+        let model = Model::fit(&forecast, &issues, &self.grid.actual_by(now), now);
         (forecast, model)
     }
 
@@ -152,7 +152,7 @@ impl<'a> VisibleGrid<'a> {
         }
         let (forecast, model) = self.model(now);
         let span = (now, later(now, self.horizon));
-        let slots = slots_ahead(&model, &forecast, span, &HorizonPolicy::default(), &Settings::default());
+        let slots = slots_ahead(&model, &forecast, span, FALLBACK, &Settings::default());
         Outlook { slots, errors: model.error_paths(), uncorrected: forecast.at(now).map(|(_, i)| i.value) }
     }
 }

@@ -10,7 +10,7 @@ use crate::controller::view::{
 };
 use crate::providers::{Currency, FeedState, Freshness, SourceState};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
-use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::forecast::{Basis, Horizon, Model};
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 /// Length of the forecast that the API shows, from now on.
@@ -119,7 +119,7 @@ pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: Date
 /// Returns two views of a carbon feed's state, for use without a daemon: first the signal now, second its forecast.
 pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
     let forecast = state.forecast.as_deref();
-    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
+    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now));
     let model = model.unwrap_or_default();
     let basis = SignalBasis::of(&model, forecast, state, fallback, now);
     let past_forecasts = PastForecasts::default();
@@ -200,9 +200,8 @@ impl SignalAtPresent<'_> {
     }
 
     fn horizon(&self, ahead: TimeDelta) -> Horizon {
-        let policy = HorizonPolicy { fallback: self.fallback, ..HorizonPolicy::default() };
         let Some(forecast) = self.forecast else { return Horizon::default() };
-        self.model.outlook(&forecast.expected, self.now, self.now + ahead, &policy)
+        self.model.outlook(&forecast.expected, self.now, self.now + ahead, self.fallback)
     }
 
     fn outlook_summary(&self) -> Option<String> {

@@ -6,7 +6,7 @@ use crate::controller::error::ControlError;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{CarbonSlot, SlotsAhead};
 use wattune_core::domain::{CarbonSeries, Slot};
-use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, HorizonSlot};
+use wattune_core::forecast::{Basis, Horizon, HorizonSlot};
 
 /// Minimum length of the forecast.
 const AHEAD: TimeDelta = TimeDelta::hours(48);
@@ -25,8 +25,7 @@ impl Snapshot<'_> {
         let published = &forecast.expected;
         let hours = (now + AHEAD).duration_trunc(HOUR).unwrap_or(now + AHEAD);
         let until = published.end().map_or(hours, |end| end.clamp(hours, (now + FARTHEST).max(hours)));
-        let policy = HorizonPolicy { fallback: self.signal.fallback(), ..HorizonPolicy::default() };
-        let Horizon { slots } = self.signal.model().outlook(published, now, until, &policy);
+        let Horizon { slots } = self.signal.model().outlook(published, now, until, self.signal.fallback());
         let known = slots.iter().filter(|s| s.basis != Basis::Constant);
         SlotsAhead {
             now,

@@ -9,7 +9,7 @@ use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{ANY_POWER, WhenView, WindowAhead, WindowView, spelled};
 use crate::providers::{FeedState, Freshness};
 use wattune_core::domain::{CarbonSeries, Forecast};
-use wattune_core::forecast::{Basis, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::forecast::{Basis, Model};
 use wattune_core::plan::{
     InvalidStart, Latest, StartAdvice, StartForecast, StartQuestion, StartReason, StartWindow, advise_start,
 };
@@ -74,7 +74,7 @@ pub fn describe_start(
 ) -> Result<WhenView, InvalidStart> {
     let now = question.now;
     let forecast = state.forecast.as_deref();
-    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
+    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now));
     let model = model.unwrap_or_default();
     StartSignal { now, state, forecast, model: &model, fallback }.advise(question, power_known)
 }
@@ -92,8 +92,7 @@ impl StartSignal<'_> {
     fn forecast_until(&self, until: DateTime<Utc>) -> StartForecast {
         let nothing = CarbonSeries::default();
         let expected = self.forecast.map_or(&nothing, |f| &f.expected);
-        let policy = HorizonPolicy { fallback: self.fallback, ..HorizonPolicy::default() };
-        StartForecast::new(self.model, expected, (self.now, until), &policy)
+        StartForecast::new(self.model, expected, (self.now, until), self.fallback)
     }
 
     fn advise(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {

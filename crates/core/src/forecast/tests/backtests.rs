@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::{Issued, SignalKind, SignalScope, Zone};
-use crate::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, backtest};
+use crate::forecast::{BacktestRow, PublishedForecasts, backtest};
 
 #[expect(clippy::cast_precision_loss, reason = "hours of a month")]
 fn wave(h: i64) -> f64 {
@@ -12,7 +12,7 @@ fn wave(h: i64) -> f64 {
 
 fn day(actual: &CarbonSeries, published: PublishedForecasts<'_>, days: i64, horizons: &[u32]) -> Vec<BacktestRow> {
     let (from, to) = (at(0), at(days * 24 * 60));
-    backtest(actual, published, from, to, horizons, &ModelPolicy::default())
+    backtest(actual, published, from, to, horizons)
 }
 
 fn named(rows: &[BacktestRow]) -> Vec<(&str, u32)> {
@@ -85,7 +85,7 @@ fn rows_of_several_days_cover_the_same_hours() {
         // Forecasts issued up to day 0 are exact; those issued later are off by `off`.
         let issue = |day: i64| issued(day * 24, day * 24 + 24, |h| wave(h) + if day > 0 { off } else { 0.0 });
         let all: Vec<Issued> = (-10..8).map(issue).collect();
-        backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default())
+        backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96])
     };
     let right = rows(0.0);
     assert_eq!(right.len(), 5);
@@ -109,8 +109,7 @@ fn errors_at_longer_leads_are_corrected_there() {
     // Each forecast is too high by 30 g/kWh per day since it was issued.
     let issue = |day: i64| issued(day * 24, day * 24 + 96, |h| wave(h) + 30.0 * (h - day * 24).div_euclid(24) as f64);
     let all: Vec<Issued> = (-30..8).map(issue).collect();
-    let rows =
-        backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default());
+    let rows = backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96]);
     let bias = |source: &str, day: usize| {
         rows.iter().find(|row| row.source == source).and_then(|row| row.by_day[day].bias_g_per_kwh).expect("scored")
     };

@@ -3,16 +3,16 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::forecast::{Basis, Forecaster, Horizon, HorizonPolicy, Model, ModelPolicy};
+use crate::forecast::{Basis, FALLBACK, Forecaster, Horizon, Model};
 
 const DAY: i64 = 24 * 60;
 
 fn fit(published: &CarbonSeries, actual: &CarbonSeries, now: i64) -> Model {
-    Model::fit(published, &[], actual, at(now), &ModelPolicy::default())
+    Model::fit(published, &[], actual, at(now))
 }
 
 fn outlook(model: &Model, expected: &CarbonSeries, now: i64, until: i64) -> Horizon {
-    model.outlook(expected, at(now), at(until), &HorizonPolicy::default())
+    model.outlook(expected, at(now), at(until), FALLBACK)
 }
 
 /// Generates slots of one length, some missing, with values around a level that may be zero.

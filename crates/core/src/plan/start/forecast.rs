@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::windows::Cumulated;
 use crate::domain::{CarbonSeries, Slot};
-use crate::forecast::{Basis, ErrorPaths, Horizon, HorizonPolicy, Model};
+use crate::forecast::{Basis, ErrorPaths, Horizon, Model};
 use crate::plan::request::Prices;
 use crate::units::{GramsPerKwh, PricePerMwh};
 
@@ -25,9 +25,9 @@ impl StartForecast {
         model: &Model,
         expected: &CarbonSeries,
         (now, until): (DateTime<Utc>, DateTime<Utc>),
-        policy: &HorizonPolicy,
+        fallback: GramsPerKwh,
     ) -> Self {
-        let horizon = model.outlook(expected, now, until, policy);
+        let horizon = model.outlook(expected, now, until, fallback);
         Self { errors: model.error_paths(), ..Self::of_horizon(horizon) }
     }
 
