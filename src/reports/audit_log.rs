@@ -18,44 +18,7 @@ pub struct AuditEntry {
     pub record: AuditRecord,
 }
 
-/// A line of the CSV format.
-#[derive(Serialize)]
-struct AuditLine {
-    number: u64,
-    at: DateTime<Utc>,
-    who: String,
-    action: serde_json::Value,
-    gpu: Option<String>,
-    job_id: Option<String>,
-    event: Option<String>,
-    before: Option<String>,
-    after: Option<String>,
-    outcome: serde_json::Value,
-    reason: Option<String>,
-    repeats: u32,
-}
-
 const COLUMNS: &str = "number,at,who,action,gpu,job_id,event,before,after,outcome,reason,repeats\n";
-
-impl From<AuditEntry> for AuditLine {
-    fn from(AuditEntry { number, record }: AuditEntry) -> Self {
-        let json = |state| serde_json::to_string(&state).unwrap_or_default();
-        Self {
-            number,
-            at: record.at,
-            who: no_formula(record.who),
-            action: serde_json::to_value(record.action).unwrap_or_default(),
-            gpu: record.gpu,
-            job_id: record.job_id,
-            event: record.event,
-            before: record.before.map(json),
-            after: record.after.map(json),
-            outcome: serde_json::to_value(record.outcome).unwrap_or_default(),
-            reason: record.reason.map(no_formula),
-            repeats: record.repeats,
-        }
-    }
-}
 
 /// Returns records of the audit log as CSV under a header line; states are JSON objects.
 ///
@@ -63,8 +26,12 @@ impl From<AuditEntry> for AuditLine {
 /// If a record cannot be written.
 pub fn audit_csv(entries: Vec<AuditEntry>) -> Result<Vec<u8>, csv::Error> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(COLUMNS.as_bytes().to_vec());
-    for entry in entries {
-        writer.serialize(AuditLine::from(entry))?;
+    let json = |state: AuditState| serde_json::to_string(&state).unwrap_or_default();
+    for AuditEntry { number, record } in entries {
+        let AuditRecord { at, who, action, gpu, job_id, event, before, after, outcome, reason, repeats } = record;
+        let (who, reason) = (no_formula(who), reason.map(no_formula));
+        let (before, after) = (before.map(json), after.map(json));
+        writer.serialize((number, at, who, action, gpu, job_id, event, before, after, outcome, reason, repeats))?;
     }
     writer.into_inner().map_err(|e| e.into_error().into())
 }
