@@ -273,6 +273,46 @@ async fn sets_that_are_refused_for_a_while_are_tried_again() {
 }
 
 #[tokio::test]
+async fn without_a_job_sets_for_the_cap_are_tried_again_too() {
+    for code in [NOT_SUPPORTED, 4] {
+        let mut refusing = gpu();
+        refusing["fail_calls"] = json!({ SET: code });
+        let driver = Arc::new(FakeDriver::new(&[refusing]));
+        let state = tempfile::tempdir().expect("a directory");
+        let settings = format!("{}[cap]\nlimit_w = 250\nlead_s = 0\n", Daemon::QUICK);
+        let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
+        let case = Case { driver, state, daemon };
+        case.problem(SET).await;
+        case.fail(0, &[]);
+        case.limit(0, 250.0).await;
+        case.no_problem().await;
+        assert!(case.daemon.stop("TERM").await.success());
+    }
+}
+
+#[tokio::test]
+async fn a_set_that_is_reported_as_failed_and_took_effect_is_no_external_limit() {
+    let case = Case::start(&[gpu()]).await;
+    case.daemon.hold(&case.driver, 0, 200.0).await;
+    case.driver.set(0, json!({"fail_after_calls": {SET: UNKNOWN}}));
+    // The driver looks at its script every 5 ms.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    case.daemon.hold(&case.driver, 0, 150.0).await;
+    assert_eq!(case.driver.limits_written(0), [200.0], "the second one was reported as failed");
+    // Several ticks, in which the daemon reads the limit.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let view = case.daemon.gpu(0).await;
+    assert_eq!((&view["state"], &view["power_limit_original_w"]), (&json!("override"), &json!(280.0)), "{view}");
+    case.no_problem().await;
+    case.driver.set(0, json!({"fail_after_calls": {}}));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    case.daemon.delete("/v1/gpus/0/power-limit").await.expect(200);
+    case.limit(0, 280.0).await;
+    case.gpu("free", 0, |view| view["state"] == "free").await;
+    assert!(case.daemon.stop("TERM").await.success());
+}
+
+#[tokio::test]
 async fn sets_that_are_ignored_are_a_problem_until_they_are_not() {
     let case = Case::start(&[gpu()]).await;
     let (_, training) = case.train(0).await;

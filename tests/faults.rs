@@ -10,6 +10,7 @@ use crate::nvml::{CURVE, gpu};
 use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file, journal};
 
 const LONG: Duration = Duration::from_secs(60);
+const DEFAULT_LIMIT: &str = "nvmlDeviceGetPowerManagementDefaultLimit";
 
 struct Case {
     driver: Arc<FakeDriver>,
@@ -523,6 +524,47 @@ async fn the_default_after_a_reload_is_nobodys_wish() {
     case.daemon.delete("/v1/gpus/0/power-limit").await.expect(200);
     case.limit(0, 280.0).await;
     case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn an_unreported_default_is_no_external_limit_either() {
+    let case = Case::start(&[gpu()]).await;
+    case.daemon.hold(&case.driver, 0, 150.0).await;
+    case.driver.set(0, json!({"lost": true, "back_with_default_limit": true, "fail_calls": {DEFAULT_LIMIT: 999}}));
+    case.state(0, "lost").await;
+    case.driver.set(0, json!({"lost": false}));
+    case.gpu("the default limit", 0, |view| view["power_limit_requested_w"] == 320.0).await;
+    // Several ticks, in which the limit could be taken for an external one.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let view = case.daemon.gpu(0).await;
+    assert!(view["state"] == "observed" && view["power_limit_original_w"] == 280.0, "{view}");
+    case.driver.set(0, json!({"fail_calls": {}}));
+    eventually("the limit again", LONG, async || (case.driver.limits_written(0) == [150.0, 150.0]).then_some(())).await;
+    case.state(0, "override").await;
+    case.daemon.delete("/v1/gpus/0/power-limit").await.expect(200);
+    case.limit(0, 280.0).await;
+    case.stop(&[280.0]).await;
+}
+
+#[tokio::test]
+async fn long_after_a_restart_the_default_is_an_external_limit() {
+    let case = Case::start(&[gpu()]).await;
+    // It reports no progress, so that its GPU keeps the original limit.
+    let id = case.register(0).await;
+    case.state(0, "job").await;
+    case.driver.set(0, json!({"lost": true}));
+    case.state(0, "lost").await;
+    case.driver.set(0, json!({"lost": false}));
+    case.state(0, "job").await;
+    // Several ticks, in which the daemon sees that the limit is the original one still.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    case.driver.set_limit_as_somebody_else(0, 320);
+    let view = case.state(0, "external").await;
+    assert!(text(&view, "detail").contains("an external writer set it to 320 W"), "{view}");
+    case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    case.state(0, "free").await;
+    assert!(case.driver.writes().is_empty(), "{:?}", case.driver.writes());
+    case.stop(&[320.0]).await;
 }
 
 #[tokio::test]

@@ -336,6 +336,33 @@ async fn and_after_an_orderly_reboot() {
 }
 
 #[tokio::test]
+async fn limits_come_back_after_a_reboot_once_the_default_is_known() {
+    let case = Case::of(&[gpu(), gpu()]);
+    let fail = |calls: Value| (0..2).for_each(|gpu| case.driver.set(gpu, json!({ "fail_calls": calls })));
+    let daemon = case.start().await;
+    daemon.hold(&case.driver, 0, 150.0).await;
+    // It reports no progress, so that its GPU is never written.
+    case.register(&daemon, &[1]).await;
+    eventually("a look", LONG, async || (daemon.gpu(1).await["state"] == "job").then_some(())).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    daemon.kill();
+    case.reboot(2);
+    fail(json!({"nvmlDeviceGetPowerManagementDefaultLimit": 999}));
+    let daemon = case.start().await;
+    // Several ticks, in which the limits could be taken for external ones.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for gpu in [0, 1] {
+        assert_eq!(daemon.gpu(gpu).await["state"], "observed");
+        assert_eq!(case.driver.limit_w(gpu), Some(f64::from(DEFAULT_W)));
+    }
+    assert!(case.holds(0), "{}", case.journal());
+    fail(json!({}));
+    case.limit(0, 280.0).await;
+    case.limit(1, 280.0).await;
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn restore_knows_of_a_reboot_too_and_of_nothing_else() {
     let case = Case::of(&[gpu()]);
     let daemon = case.start().await;

@@ -26,7 +26,7 @@ use std::path::Path;
 
 use chrono::{DateTime, Utc};
 
-pub use decision::{ObservedLimit, RestoreAction, restore_action};
+pub use decision::{ObservedLimit, RestoreAction, is_undecided, restore_action};
 pub use entry::{Entry, ExternalLimit};
 pub use error::JournalError;
 

@@ -46,6 +46,30 @@ fn a_default_after_a_restart_is_no_external_limit() {
 }
 
 #[test]
+fn after_a_restart_an_unknown_default_limit_leaves_open_who_set_the_limit() {
+    let unknown = |current| ObservedLimit { default: None, ..observed(current, 2_000) };
+    let undecided = |boot: &str, gpu: ObservedLimit| is_undecided(&entry(), boot, &gpu);
+    assert!(undecided("boot-2", unknown(w(300))) && undecided("boot-2", unknown(w(280))));
+    assert!(undecided("boot-1", ObservedLimit { restarted: true, ..unknown(w(300)) }));
+    assert!(undecided("boot-1", ObservedLimit { counter: Some(Millijoules::new(10)), ..unknown(w(300)) }));
+    assert!(!undecided("boot-1", unknown(w(300))), "there was no restart");
+    assert!(!undecided("boot-2", unknown(w(250))), "it is the original limit");
+    assert!(!undecided("boot-2", unknown(w(200))), "wattune wrote it");
+    assert!(!undecided("boot-2", observed(w(280), 2_000)), "the default limit is known");
+}
+
+#[test]
+fn a_limit_that_the_gpu_has_rounded_is_wattunes_own() {
+    // The daemon died before it saw to what the GPU rounded 233 W.
+    let entry = Entry { written: vec![w(200), w(233)], ..entry() };
+    let decide = |current| restore_action(&entry, "boot-1", &observed(current, 2_000));
+    assert_eq!(decide(w(235)), RestoreAction::Write(w(250)));
+    assert_eq!(decide(w(240)), RestoreAction::LeaveExternal(w(240)));
+    // The GPU has shown the limit before that one, so that it is known exactly.
+    assert_eq!(decide(w(203)), RestoreAction::LeaveExternal(w(203)));
+}
+
+#[test]
 fn the_original_limit_survives_the_process() {
     let dir = tempfile::tempdir().expect("a directory");
     let gpu = GpuId::new("GPU-1").expect("an id");
@@ -258,12 +282,13 @@ proptest::proptest! {
                 continue;
             }
             journal.record_write(&gpu, current, asked, None, now).expect("written");
-            ours = vec![current, asked];
+            let shown = if *rounds { w(limit / 3 * 3) } else { asked };
+            ours = vec![current, asked, shown];
             if was_cut_off && i + 1 == writes.len() {
                 break;
             }
             if *is_done {
-                current = if *rounds { w(limit / 5 * 5) } else { asked };
+                current = shown;
                 journal.record_written(&gpu, current).expect("written");
                 ours = vec![current];
             }
@@ -277,7 +302,9 @@ proptest::proptest! {
             proptest::prop_assert_eq!(way(*limit), expected);
         }
         let other = w(other);
-        let may_be_ours = entry.written.iter().chain(&ours).chain([&original]).any(|own| own.same_as(other));
+        let is_last = entry.written.last().is_some_and(|last| crate::gpu::is_rounded(*last, other));
+        let may_be_ours =
+            is_last || entry.written.iter().chain(&ours).chain([&original]).any(|own| own.same_as(other));
         if !may_be_ours {
             let is_default = has_rebooted && other.same_as(w(300));
             let expected = if is_default { RestoreAction::Write(original) } else { RestoreAction::LeaveExternal(other) };

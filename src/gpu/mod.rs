@@ -72,6 +72,17 @@ impl GpuError {
     }
 }
 
+/// Maximum difference between the reported and the requested limit that counts as the driver's rounding; the fraction
+/// `ROUNDED_PART` of the requested limit counts as rounding too, where it is larger.
+const ROUNDED: Watts = Watts::new(3.0);
+const ROUNDED_PART: f64 = 0.02;
+
+/// Returns whether the reported limit is `requested`, up to a driver's rounding.
+pub fn is_rounded(requested: PowerLimit, shown: PowerLimit) -> bool {
+    let (requested, shown) = (requested.watts(), shown.watts());
+    (requested - shown).abs() <= ROUNDED.max(requested * ROUNDED_PART)
+}
+
 /// An upper bound of any GPU's power, for GPUs whose power limits are unknown.
 const HIGHEST_POWER: Watts = Watts::new(5000.0);
 

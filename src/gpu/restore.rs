@@ -4,7 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::handle::GpuHandle;
-use super::journal::{Entry, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction, restore_action};
+use super::journal::{
+    Entry, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction, is_undecided, restore_action,
+};
 use super::worker::Write;
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Seconds;
@@ -221,6 +223,11 @@ impl Attempt<'_> {
         let set = |limit| if current.same_as(limit) { Ok(()) } else { self.set(limit) };
         let outcome = match action {
             RestoreAction::AlreadyRestored => Ok(Restored::AlreadyRestored(self.entry.original, clocks)),
+            RestoreAction::LeaveExternal(_) if is_undecided(&self.entry, self.boot_id, &observed) => {
+                let why = "the GPU or its driver has restarted, and the driver does not report its default limit, so \
+                           wattune cannot tell whether an external writer set the present one";
+                Err(why.to_owned())
+            }
             RestoreAction::LeaveExternal(limit) => Ok(Restored::LeftExternal(limit, clocks)),
             RestoreAction::Write(original) => match part.filter(|limit| *limit < original) {
                 Some(limit) => set(limit).map(|()| Restored::HeldByCap { limit, original }),

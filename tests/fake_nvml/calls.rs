@@ -198,6 +198,10 @@ pub(crate) fn on_write(
             .and_then(|()| match driver.gpu(slot).ignores(call) {
                 true => Ok(()),
                 false => body(&mut Call { driver, slot }, &held),
+            })
+            .and_then(|()| match driver.gpu(slot).fail_after_calls.get(call) {
+                Some(&code) if code != SUCCESS => Err(code),
+                _ => Ok(()),
             });
         driver.log(Some(slot), call, args, outcome);
         outcome

@@ -72,6 +72,8 @@ pub(crate) struct FakeGpu {
     pub(crate) slow_ms: u64,
     pub(crate) slow_calls: Vec<String>,
     pub(crate) fail_calls: BTreeMap<String, nvmlReturn_t>,
+    /// Return codes of writes that take effect and report a failure.
+    pub(crate) fail_after_calls: BTreeMap<String, nvmlReturn_t>,
     /// Writes that succeed without an effect.
     pub(crate) ignore_calls: Vec<String>,
     pub(crate) mig_mode: bool,
@@ -129,6 +131,7 @@ impl Default for FakeGpu {
             slow_ms: 0,
             slow_calls: Vec::new(),
             fail_calls: BTreeMap::new(),
+            fail_after_calls: BTreeMap::new(),
             ignore_calls: Vec::new(),
             mig_mode: false,
             vgpu: false,

@@ -105,6 +105,36 @@ async fn a_killed_client_gives_its_gpu_back() {
 }
 
 #[tokio::test]
+async fn a_full_disk_does_not_keep_a_killed_clients_limit_in_force() {
+    let driver = FakeDriver::new(&[json!({"initial_limit_w": 280})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, state.path(), "").await;
+    let writes = [
+        "/gpu/set_gpu_locked_clocks?gpu_ids=0&min_clock_mhz=210&max_clock_mhz=1200&block=true",
+        "/gpu/set_mem_locked_clocks?gpu_ids=0&min_clock_mhz=405&max_clock_mhz=405&block=true",
+        &format!("{LIMIT}=200000"),
+    ];
+    let mut client = Client::start(&state.path().join("zeusd.sock"), &writes);
+    assert_eq!(client.statuses(3), ["200"; 3]);
+    // The journal file cannot be replaced, so that the end of the locks cannot be recorded.
+    let in_the_way = state.path().join("found-limits.json.new");
+    std::fs::create_dir(&in_the_way).expect("made");
+    client.kill();
+    eventually("the original limit", LONG, async || (driver.limit_w(0) == Some(280.0)).then_some(())).await;
+    eventually("free clocks", LONG, async || (driver.lock_mhz(0) == Some(0.0)).then_some(())).await;
+    assert_eq!(daemon.gpu(0).await["power_limit_original_w"], 280.0, "the journal keeps its entry");
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    eventually("no journal entry", LONG, async || {
+        let view = daemon.gpu(0).await;
+        (view["state"] == "free" && view["power_limit_original_w"].is_null()).then_some(())
+    })
+    .await;
+    let writes = driver.writes();
+    let resets = writes.iter().filter(|w| w.call == "nvmlDeviceResetMemoryLockedClocks").count();
+    assert_eq!(resets, 1, "the memory's clocks are unlocked once");
+}
+
+#[tokio::test]
 async fn a_killed_daemons_successor_undoes_what_its_clients_set() {
     let driver = FakeDriver::new(&[json!({})]);
     let state = tempfile::tempdir().expect("a directory");
@@ -312,4 +342,23 @@ async fn a_write_waits_for_persistence_mode_and_a_repeated_one_is_recorded_once(
     .await;
     let found = records(&state.path().join("zeusd.sock")).await;
     assert_eq!(found, vec![(200.0, "enforced".to_owned(), String::new()); 2]);
+}
+
+#[tokio::test]
+async fn a_client_that_sets_no_limit_does_not_keep_the_limit_of_an_event() {
+    let driver = FakeDriver::new(&[json!({"initial_limit_w": 280, "persistence": false})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, state.path(), "[cap]\nlead_s = 0\n").await;
+    let soon = crate::support::now() + chrono::TimeDelta::milliseconds(100);
+    let event = json!({"id": "a", "start": soon, "end": soon + chrono::TimeDelta::seconds(8), "target_w": 150});
+    daemon.post("/v1/demand-response", &event).await.expect(201);
+    eventually("the event's limit", LONG, async || (driver.limit_w(0) == Some(150.0)).then_some(())).await;
+    let persist = "/gpu/set_persistence_mode?gpu_ids=0&enabled=true&block=true";
+    let mut client = Client::start(&state.path().join("zeusd.sock"), &[persist]);
+    assert_eq!(client.statuses(1), ["200"]);
+    assert_eq!(driver.limit_w(0), Some(150.0), "the event goes on");
+    // The client's override lasts beyond the event.
+    eventually("the original limit", LONG, async || (driver.limit_w(0) == Some(280.0)).then_some(())).await;
+    let view = daemon.gpu(0).await;
+    assert!(view["state"] == "override" && view["persistence"] == true, "{view}");
 }

@@ -3,6 +3,7 @@
 
 use super::control_state::{Act, WrittenLimit};
 use super::gpu::Gpu;
+use super::steering::is_rounded;
 use crate::gpu::Write;
 use crate::gpu::journal::{self, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction};
 use wattune_core::domain::{PowerLimit, SetPoint};
@@ -19,7 +20,7 @@ impl Gpu {
     /// failed step is tried again by the next tick.
     ///
     /// # Errors
-    /// If the journal cannot be written; then nothing is written to the GPU.
+    /// If the journal cannot be written; then nothing is written to the GPU but its original settings.
     pub(crate) fn act(
         &mut self,
         wanted: Option<SetPoint>,
@@ -30,26 +31,32 @@ impl Gpu {
         if let Some(external) = self.yielded(current, journal, now)? {
             return Ok(Act::Yielded(external));
         }
-        if self.unlock_memory(journal, now)? {
+        let memory = self.unlock_memory(journal, now);
+        if matches!(memory, Ok(true)) {
             return Ok(Act::Nothing);
         }
+        let is_wanted = wanted.is_some();
         let wanted = wanted.filter(|_| self.why_no_control().is_none());
         self.compare(wanted.map(|set| set.limit), current, now);
         let Some(set) = wanted else {
             // A journal that cannot be written does not keep the original limit from being restored.
             let _ = self.confirm(current, journal);
             // The clocks are unlocked first, so that they do not stay locked if the limit cannot be restored.
-            return match self.pursue_clocks(None, current, journal, now)? {
-                Act::Nothing => {
-                    let done = self.restore(current, journal, now)?;
-                    if done == Act::Nothing && journal.entry(self.id()).is_none() {
-                        self.probe_denial(current, now);
-                    }
-                    Ok(done)
-                }
-                unlocking => Ok(unlocking),
+            let clocks = self.pursue_clocks(None, current, journal, now);
+            if matches!(clocks, Ok(Act::Clocks(_))) {
+                return clocks;
+            }
+            let done = self.restore(current, journal, now)?;
+            if done == Act::Nothing && journal.entry(self.id()).is_none() {
+                self.probe_denial(is_wanted, current, now);
+            }
+            return match done {
+                Act::Nothing => memory.and(clocks),
+                // The caller has to know of a write; the next tick returns the journal's error.
+                done => Ok(done),
             };
         };
+        memory?;
         let pursued = self.pursue(set.limit, current, journal, now)?;
         if pursued == Act::Nothing {
             self.confirm(current, journal)?;
@@ -119,8 +126,9 @@ impl Gpu {
         }
     }
 
-    /// Detects an external limit: any limit other than wattune's last one, except the driver's default limit after a
-    /// restart of the GPU or its driver. Also updates a known external limit that an external writer has changed again.
+    /// Detects an external limit: any limit other than wattune's last one, except one whose write seemed to fail, and the
+    /// driver's default limit after a restart of the GPU or its driver. Also updates a known external limit that an
+    /// external writer has changed again.
     fn detect_external_limit(&mut self, current: PowerLimit, now: Now) -> Option<ExternalLimit> {
         if let Some(external) = self.external.as_mut().filter(|external| !external.limit.same_as(current)) {
             *external = ExternalLimit { limit: current, since: now.utc };
@@ -130,10 +138,20 @@ impl Gpu {
             self.writes.restarts_seen = self.observed.restarts();
             return None;
         }
-        self.writes.limit = None;
-        if self.has_restarted() && self.range().is_some_and(|r| r.default.same_as(current)) {
+        if let Some(failed) = self.writes.failed_limit.filter(|failed| is_rounded(*failed, current)) {
+            self.apply_written(failed, Some(current));
+            self.remark = Some(format!("the driver reported that {failed} could not be set, and set it"));
             return None;
         }
+        if self.has_restarted() {
+            // As long as the default limit is unknown, the present one may be the default or an external writer's.
+            let default = self.range()?.default;
+            if default.same_as(current) {
+                self.writes.limit = None;
+                return None;
+            }
+        }
+        self.writes.limit = None;
         self.end_override("an external writer set another limit");
         self.remark = Some(format!("an external writer set {current} over wattune's {}", written.requested));
         Some(self.yield_to(current, now))
@@ -157,6 +175,9 @@ impl Gpu {
     ) -> Result<Option<ExternalLimit>, JournalError> {
         let id = self.id().clone();
         let Some(entry) = journal.restore_entry(&id).filter(|_| self.writes.limit.is_none()) else { return Ok(None) };
+        if journal::is_undecided(&entry, journal.boot_id(), &self.observed_limit(current)) {
+            return Ok(None);
+        }
         match journal::restore_action(&entry, journal.boot_id(), &self.observed_limit(current)) {
             RestoreAction::LeaveExternal(limit) if self.owner.is_some() && self.manual.is_none() => {
                 let external = self.yield_to(limit, now);
@@ -164,7 +185,13 @@ impl Gpu {
                 Ok(Some(external))
             }
             RestoreAction::LeaveExternal(limit) => journal.yield_limit(&id, limit).map(|()| None),
-            RestoreAction::AlreadyRestored | RestoreAction::Write(_) => Ok(None),
+            RestoreAction::AlreadyRestored => {
+                // No restart so far has changed the limit: if it is the default limit later, an external writer has set it.
+                self.writes.restarts_seen = self.observed.restarts();
+                self.arrived_late = false;
+                Ok(None)
+            }
+            RestoreAction::Write(_) => Ok(None),
         }
     }
 
@@ -219,7 +246,11 @@ impl Gpu {
             // The limit to which the GPU rounded wattune's last write is wattune's, even before the journal records it.
             entry.written.push(current);
         }
-        match journal::restore_action(&entry, journal.boot_id(), &self.observed_limit(current)) {
+        let observed = self.observed_limit(current);
+        if journal::is_undecided(&entry, journal.boot_id(), &observed) {
+            return Ok(Act::Nothing);
+        }
+        match journal::restore_action(&entry, journal.boot_id(), &observed) {
             RestoreAction::AlreadyRestored if !is_ours => {
                 self.writes.limit = None;
                 self.forget_original(journal).map(|()| Act::Nothing)

@@ -44,7 +44,8 @@ impl Gpu {
             }
             Write::LockClockRange { max_mhz, .. } => {
                 journal.record_lock(&id, highest(max_mhz), current, now.utc)?;
-                self.clocks.unlocked = false;
+                // What the journal did not record of an earlier lock does not concern this one.
+                (self.clocks.unlocked, self.clocks.taken) = (false, false);
             }
             Write::LockMemoryClocks { max_mhz, .. } => {
                 journal.record_memory_lock(&id, highest(max_mhz), current, now.utc)?;

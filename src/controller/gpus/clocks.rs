@@ -122,8 +122,9 @@ impl Gpu {
     /// whether a write was requested.
     pub(super) fn unlock_memory(&mut self, journal: &mut Journal, now: Now) -> Result<bool, JournalError> {
         let id = self.id().clone();
-        if std::mem::take(&mut self.memory_unlocked) {
+        if self.memory_unlocked {
             journal.forget_memory_lock(&id)?;
+            self.memory_unlocked = false;
         }
         let is_held = self.manual.as_ref().is_some_and(|manual| manual.locks_memory);
         let is_left = journal.entry(&id).is_some_and(|entry| entry.holds_memory_lock(journal.boot_id()));
@@ -194,8 +195,9 @@ impl Gpu {
         now: Now,
     ) -> Result<Act, JournalError> {
         let id = self.id().clone();
-        if std::mem::take(&mut self.clocks.taken) {
+        if self.clocks.taken {
             journal.forget_lock(&id)?;
+            self.clocks.taken = false;
         }
         let ours = journal.entry(&id).is_some_and(|e| e.holds_lock(journal.boot_id()));
         let Some(clock) = wanted.filter(|_| self.why_no_clocks().is_none()) else {
@@ -219,8 +221,9 @@ impl Gpu {
             self.clocks.locked = None;
             return Ok(Act::Nothing);
         }
-        if std::mem::take(&mut self.clocks.unlocked) {
+        if self.clocks.unlocked {
             journal.forget_lock(&self.id().clone())?;
+            self.clocks.unlocked = false;
             return Ok(Act::Nothing);
         }
         let is_pending = self.clocks.unlocking.is_some_and(|unlocking| !unlocking.is_ignored);

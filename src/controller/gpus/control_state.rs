@@ -183,6 +183,9 @@ pub(super) struct Writes {
     pub(super) last_limit: Option<PowerLimit>,
     /// Failure of the last write of a limit; `None` if it succeeded.
     pub(super) error: Option<GpuError>,
+    /// Limit whose write the driver last reported as failed; it may be in force all the same, or come into force later.
+    /// `None` once a write succeeds.
+    pub(super) failed_limit: Option<PowerLimit>,
     /// Value of [`crate::gpu::Observation::restarts`] when the GPU last showed wattune's limit.
     pub(super) restarts_seen: u32,
     /// True if the last write of a limit was to restore the original one.

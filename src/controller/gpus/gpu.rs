@@ -154,6 +154,7 @@ impl Gpu {
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
             (Err(error), Write::PowerLimit(requested)) => {
                 self.writes.error = Some(error.clone());
+                self.writes.failed_limit = Some(requested);
                 self.remark = Some(error.to_string());
                 if self.writes.is_restoring {
                     let shown = outcome.shown.map_or(String::new(), |shown| format!(", and it shows {shown}"));

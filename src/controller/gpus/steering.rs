@@ -4,17 +4,14 @@
 use super::control_state::{Before, LimitDeviation, WriteRequest, WrittenLimit};
 use super::gpu::Gpu;
 use super::limit_history::LimitState;
+pub(crate) use crate::gpu::is_rounded;
 use crate::gpu::{Reading, Write};
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{Seconds, Watts};
+use wattune_core::units::Seconds;
 
 /// Duration from which an unwanted state counts as a problem.
 pub(crate) const LASTING: Seconds = Seconds::new(10.0);
-/// Maximum difference between the reported and the wanted limit that counts as the driver's rounding; the fraction
-/// `ROUNDED_PART` of the wanted limit counts as rounding too, where it is larger.
-const ROUNDED: Watts = Watts::new(3.0);
-const ROUNDED_PART: f64 = 0.02;
 /// Pause before a limit that did not take effect is written again, as a fraction of the time since it deviated.
 const PAUSE_FRACTION: f64 = 0.25;
 /// Maximum pause before a limit that did not take effect is written again.
@@ -26,12 +23,6 @@ const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
 /// Time after a write of a power limit in which a lower enforced limit does not count as an out-of-band cap.
 const ENFORCED_AFTER: Seconds = Seconds::new(3.0);
-
-/// Returns whether the reported limit is `wanted`, up to a driver's rounding.
-pub(crate) fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
-    let (wanted, shown) = (wanted.watts(), shown.watts());
-    (wanted - shown).abs() <= ROUNDED.max(wanted * ROUNDED_PART)
-}
 
 impl Gpu {
     /// Returns whether the reported limit is what the driver made of the limit `requested`, which wattune wrote last.
@@ -144,13 +135,14 @@ impl Gpu {
     }
 
     /// If writing limits was denied, tests from time to time whether it is permitted again, by writing the present
-    /// limit.
-    pub(super) fn probe_denial(&mut self, current: PowerLimit, now: Now) {
+    /// limit. `is_wanted` is true if a limit is wanted that cannot be written meanwhile, which may be the cap's on a GPU
+    /// without a job.
+    pub(super) fn probe_denial(&mut self, is_wanted: bool, current: PowerLimit, now: Now) {
         if self.denied.is_none() {
             self.denied_since = None;
             return;
         }
-        let Some(since) = self.denied_since.filter(|_| self.owner.is_some()) else { return };
+        let Some(since) = self.denied_since.filter(|_| is_wanted || self.owner.is_some()) else { return };
         let pause = (now.monotonic.since(since) * PAUSE_FRACTION).max(DENIED_SHORTEST).min(DENIED_LONGEST);
         if !self.requested_within(pause, now) {
             self.request_write(Write::PowerLimit(current), now);
@@ -161,6 +153,7 @@ impl Gpu {
     pub(super) fn apply_written(&mut self, requested: PowerLimit, shown: Option<PowerLimit>) {
         self.denied = None;
         self.writes.error = None;
+        self.writes.failed_limit = None;
         self.writes.is_unconfirmed = !self.writes.is_restoring;
         match shown.filter(|shown| self.writes.is_restoring && !shown.same_as(requested)) {
             Some(shown) => {

@@ -316,6 +316,7 @@ impl Controller {
     async fn begin_write(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
         self.check_write(write)?;
         let (now, ceiling) = (self.now(), self.gpus.ceiling(&write.gpu));
+        let original = self.gpus.original_limit(&write.gpu);
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
@@ -327,7 +328,12 @@ impl Controller {
         let held = present.as_ref().filter(|manual| manual.by.is_zeus());
         let limit = match write.setting {
             Setting::PowerLimit(limit) => limit.min(ceiling.unwrap_or(limit)),
-            Setting::Other(_) => held.map_or(current, |manual| manual.limit),
+            // The node's cap or a job may have lowered the present limit; the override would keep that for longer.
+            Setting::Other(_) => match (&present, external) {
+                (Some(manual), _) => manual.limit,
+                (None, Some(_)) => current,
+                (None, None) => original.unwrap_or(current),
+            },
         };
         let manual = Override {
             limit,

@@ -1,6 +1,7 @@
 //! Decides how to restore a GPU's power limit (pure).
 
 use super::entry::Entry;
+use crate::gpu::is_rounded;
 use wattune_core::domain::PowerLimit;
 use wattune_core::units::Millijoules;
 
@@ -32,19 +33,35 @@ pub struct ObservedLimit {
 /// the present boot.
 ///
 /// A limit that wattune wrote is replaced by the original limit. So is the driver's default limit after a reboot or a
-/// driver reload, because no external writer set it. Any other limit is an external writer's and is left alone.
+/// driver reload, because no external writer set it. Any other limit is an external writer's and is left alone; see
+/// [`is_undecided`] for the case that the default limit is unknown.
 pub fn restore_action(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> RestoreAction {
     let current = gpu.current;
     if current.same_as(entry.original) {
         return RestoreAction::AlreadyRestored;
     }
-    if entry.written.iter().any(|w| w.same_as(current)) {
+    // The process may have died before it saw to what the GPU rounded the last limit.
+    let is_last = entry.written.last().is_some_and(|last| is_rounded(*last, current));
+    if is_last || entry.written.iter().any(|w| w.same_as(current)) {
         return RestoreAction::Write(entry.original);
     }
-    let counted_anew = matches!((entry.counter, gpu.counter), (Some(then), Some(now)) if now < then);
-    let restarted = gpu.restarted || entry.boot_id != boot_id || counted_anew;
-    if restarted && gpu.default.is_some_and(|d| d.same_as(current)) {
+    if has_restarted(entry, boot_id, gpu) && gpu.default.is_some_and(|d| d.same_as(current)) {
         return RestoreAction::Write(entry.original);
     }
     RestoreAction::LeaveExternal(current)
+}
+
+/// Returns true if nobody can tell yet whether an external writer set the GPU's limit: the machine or the driver has
+/// restarted, and the driver does not report its default limit, which the present limit may be. The decision has to wait
+/// then, because leaving the default limit alone would lose the original one.
+pub fn is_undecided(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> bool {
+    gpu.default.is_none()
+        && has_restarted(entry, boot_id, gpu)
+        && matches!(restore_action(entry, boot_id, gpu), RestoreAction::LeaveExternal(_))
+}
+
+/// Returns true if the machine or the driver has restarted since wattune's last write.
+fn has_restarted(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> bool {
+    let counted_anew = matches!((entry.counter, gpu.counter), (Some(then), Some(now)) if now < then);
+    gpu.restarted || entry.boot_id != boot_id || counted_anew
 }
