@@ -62,8 +62,9 @@ impl Accounting {
         Ok(())
     }
 
-    /// Counts the ledger's gaps. Once a minute, also marks the hours whose emissions are due, and returns whether past
-    /// hours got new carbon intensities since [`Self::end_new_values`]; otherwise returns false.
+    /// Counts the ledger's gaps. Once a minute, also marks the hours whose emissions are due, computes the emissions of
+    /// running jobs and of the carbon budget again after a correction, and returns whether past hours got new carbon
+    /// intensities since [`Self::end_new_values`]; otherwise returns false.
     pub(crate) async fn detect_due_hours(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
         let now = node.now().utc;
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
@@ -72,7 +73,9 @@ impl Accounting {
             return Ok(false);
         }
         // The current hour is due only once it is over: otherwise its emissions would have to be computed again.
-        self.add_due_hours(node, hour_of(now)).await?;
+        if self.add_due_hours(node, hour_of(now)).await? {
+            self.recount_jobs(node).await;
+        }
         self.ledger.checked_minute = Some(minute);
         Ok(self.ledger.has_new_values)
     }
@@ -148,21 +151,25 @@ impl Accounting {
         Ok(())
     }
 
-    /// Marks the hours before `end` that have new or corrected rows: their emissions are due.
-    async fn add_due_hours(&mut self, node: &mut Node<'_>, end: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Marks the hours before `end` that have new or corrected rows: their emissions are due. Marks later hours too if
+    /// they have corrected rows: at such an hour's end, the reason of its new energy would replace the correction.
+    /// Returns true if it marked corrected rows that were not marked before.
+    async fn add_due_hours(&mut self, node: &mut Node<'_>, end: DateTime<Utc>) -> Result<bool, StoreError> {
+        let mut has_corrections = false;
         for (hour, why) in node.store.due_hours().await? {
-            if hour < end {
-                self.ledger.pending.insert((hour, why));
+            let is_correction = why == DueReason::Correction;
+            if hour < end || is_correction {
+                has_corrections |= self.ledger.pending.insert((hour, why)) && is_correction;
             }
         }
-        Ok(())
+        Ok(has_corrections)
     }
 
     /// When the daemon stops: closes the open block (the intervals since the last close), and marks all hours with new
     /// or corrected rows, whose emissions are due.
     pub(crate) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         self.close_block(node).await?;
-        self.add_due_hours(node, DateTime::<Utc>::MAX_UTC).await
+        self.add_due_hours(node, DateTime::<Utc>::MAX_UTC).await.map(drop)
     }
 
     /// Stores the hours whose emissions are still due, for the next start: the daemon stops without computing them.

@@ -38,6 +38,9 @@ pub(super) struct StoredResponses {
     forecast: Option<Arc<Forecast>>,
     issued: Option<Arc<Forecast>>,
     final_until: Option<DateTime<Utc>>,
+    /// True once the actual values that an earlier daemon stored were compared with a response, to find those that the
+    /// source withdrew meanwhile.
+    is_compared: bool,
     /// Time up to which the forecast value of each slot that has begun is stored.
     begun_until: Option<DateTime<Utc>>,
 }
@@ -53,7 +56,7 @@ impl StoredResponses {
     ) -> Result<(), StoreError> {
         let Some(newest) = &source.forecast else { return Ok(()) };
         if self.forecast.as_ref().is_none_or(|before| !Arc::ptr_eq(before, newest)) {
-            self.store_actuals(newest, source.contributes, store, update).await?;
+            self.store_actuals(newest, source, store, update).await?;
         }
         let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());
         if let Some(issued) = issued
@@ -80,18 +83,22 @@ impl StoredResponses {
     async fn store_actuals(
         &mut self,
         newest: &Arc<Forecast>,
-        contributes: Contribution,
+        source: &SourceState,
         store: &Store,
         update: &mut SignalUpdate,
     ) -> Result<(), StoreError> {
         let before = self.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
         let mut actual = changes(&newest.actual, before.map(|b| &b.actual));
-        let withdrawn = match before {
-            Some(before) => withdrawn(&before.actual, newest),
-            // The source was not asked for actual values, so it cannot have withdrawn any.
-            None if contributes == Contribution::Forecast => Vec::new(),
-            None => withdrawn_since(newest, store).await?,
-        };
+        let mut withdrawn = before.map(|before| withdrawn(&before.actual, newest)).unwrap_or_default();
+        let was_compared = before.is_some() && self.is_compared;
+        // The response lacks its quarantined values, although the source has not withdrawn them.
+        let is_comparable = source.quarantined.is_none();
+        // A source that was not asked for actual values cannot have withdrawn any.
+        if !was_compared && is_comparable && source.contributes != Contribution::Forecast {
+            let since = withdrawn_since(newest, store).await?;
+            withdrawn.retain(|point| !since.contains(point));
+            withdrawn.extend(since);
+        }
         if before.is_none() {
             actual = not_stored(newest, actual, store).await?;
             self.begun_until = None;
@@ -99,6 +106,7 @@ impl StoredResponses {
         store.withdraw_intensities(newest, &withdrawn).await?;
         store.append_intensities(newest, &actual).await?;
         update.reported.extend(actual.iter().chain(&withdrawn).map(|(slot, _)| *slot));
+        self.is_compared = was_compared || is_comparable;
         self.forecast = Some(Arc::clone(newest));
         Ok(())
     }

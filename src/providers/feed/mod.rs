@@ -85,6 +85,8 @@ struct Member<V: SignalValue> {
     /// day.
     due: Monotonic,
     actuals_due_at: DateTime<Utc>,
+    /// Time of the last answer of an earlier run, which the cache contained at the start.
+    stored_at: Option<DateTime<Utc>>,
 }
 
 /// Handle of a feed that runs in a task of its own.
@@ -124,6 +126,7 @@ impl<V: SignalValue> Feed<V> {
                 };
                 let meant = |f: &Forecast<V>| provider.meaning().is_none_or(|meaning| meaning == (f.kind, f.scope));
                 let stored = stored.filter(meant);
+                let stored_at = stored.as_ref().map(|forecast| forecast.retrieved_at);
                 states.push(SourceState::starting(provider.as_ref(), group, stored, now.utc));
                 // Actual values are due shortly after the first poll, whose answer contains most of them.
                 let actuals_due_at = now.utc + TimeDelta::seconds(20);
@@ -134,6 +137,7 @@ impl<V: SignalValue> Feed<V> {
                     busy: false,
                     due: now.monotonic,
                     actuals_due_at,
+                    stored_at,
                 });
             }
         }
@@ -212,9 +216,11 @@ impl<V: SignalValue> Feed<V> {
                 });
                 after
             }
+            // The source offers history but answered without values, so nothing is known about them: none become final.
+            Ok(Some(_)) => before.clone(),
             // The source offers no actual values beyond its answers; the old values among those in its answers become
             // final.
-            Ok(_) => before.with_actuals(&Default::default(), now.utc, self.options.jump_factor),
+            Ok(None) => before.with_actuals(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {
                 tracing::debug!(source = before.source, "actual values cannot be fetched again: {error}");
                 member.actuals_due_at = now.utc + TimeDelta::minutes(30);
@@ -303,7 +309,7 @@ impl<V: SignalValue> Feed<V> {
             && member.actuals_due_at <= now.utc
         {
             member.busy = true;
-            let from = actuals_start(state, now.utc);
+            let from = actuals_start(state, member.stored_at, now.utc);
             requests.spawn(async move {
                 let actuals = AssertUnwindSafe(fetch_actuals(provider.as_ref(), from, now.utc)).catch_unwind().await;
                 (index, Outcome::Actuals(Box::new(actuals.unwrap_or_else(|_| Err(died())))))

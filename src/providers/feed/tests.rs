@@ -109,6 +109,7 @@ async fn the_cache_survives_a_restart_with_its_age() {
     let mut feed = one(Scripted::new(&[None, Some(6.0)]), Some(&inside), later).await;
     let state = feed.state();
     assert!(state.sources[0].from_cache);
+    assert_eq!(feed.members[0].stored_at, Some(start()));
     assert_eq!((value_at(&state, later), state.sources[0].fetched_at), (Some(5.0), Some(start())));
     assert_eq!(state.freshness(later), Freshness::Stale { since: start() + TimeDelta::minutes(60) });
     let state = poll(&mut feed, later).await;
@@ -240,19 +241,42 @@ async fn without_any_answer_there_is_no_forecast() {
 async fn actual_values_of_a_time_without_daemon_are_fetched() {
     let mut feed = one(Scripted::new(&[Some(1.0)]), None, start()).await;
     let known = poll(&mut feed, start()).await.sources[0].clone();
-    let with = |spans: &[(i64, i64)]| {
+    let hours_ago = |hours: i64| start() - TimeDelta::hours(hours);
+    let from = |spans: &[(i64, i64)], stored_at: Option<DateTime<Utc>>, final_until: Option<DateTime<Utc>>| {
         let hours = spans.iter().flat_map(|(from, to)| *from..*to).filter_map(|h| {
             let slot = Slot::new(start() + TimeDelta::hours(h), start() + TimeDelta::hours(h + 1))?;
             Some((slot, Intensity { value: GramsPerKwh::new(1.0), origin: Origin::Measured }))
         });
         let mut forecast = Forecast::clone(known.forecast.as_ref().expect("an answer"));
         forecast.actual = CarbonSeries::from_points(hours.collect()).0;
-        let state = SourceState { forecast: Some(Arc::new(forecast)), ..known.clone() };
-        (start() - actuals_start(&state, start())).num_hours()
+        let state = SourceState { forecast: Some(Arc::new(forecast)), final_until, ..known.clone() };
+        (start() - actuals_start(&state, stored_at, start())).num_hours()
     };
+    let with = |spans: &[(i64, i64)]| from(spans, None, None);
     assert_eq!(with(&[]), 28 * 24);
     assert_eq!(with(&[(-48, 0)]), 28 * 24, "too little to learn from");
     assert_eq!(with(&[(-27 * 24, 0)]), 72, "what is not final");
     assert_eq!(with(&[(-27 * 24, -100), (-97, 0)]), 72, "hours that the source does not know");
-    assert_eq!(with(&[(-27 * 24, -240), (-24, 0)]), 240);
+    assert_eq!(with(&[(-27 * 24, -240), (-24, 0)]), 240 + 72, "the values before the gap were not final");
+    assert_eq!(with(&[(-27 * 24, -26 * 24), (-24, 0)]), 26 * 24 + 72);
+    // The earlier run fetched up to 6 hours before its last answer.
+    assert_eq!(from(&[(-27 * 24, 0)], Some(hours_ago(12)), None), 12 + 6 + 72);
+    assert_eq!(from(&[(-27 * 24, -240), (-24, 0)], Some(hours_ago(238)), None), 238 + 6 + 72);
+    // A run that has fetched needs to read the gap only.
+    let fetched = Some(hours_ago(78));
+    assert_eq!(from(&[(-27 * 24, 0)], Some(hours_ago(240)), fetched), 78);
+    assert_eq!(from(&[(-27 * 24, -240), (-24, 0)], None, fetched), 240);
+}
+
+#[tokio::test]
+async fn an_answer_without_actual_values_makes_none_final() {
+    let mut feed = one(Scripted::new(&[Some(1.0)]), None, start()).await;
+    poll(&mut feed, start()).await;
+    feed.apply_actuals(0, Ok(Some(CarbonSeries::default())), moment(start())).await;
+    assert_eq!(feed.state().sources[0].final_until, None, "the source may have values later");
+    feed.apply_actuals(0, Ok(None), moment(start())).await;
+    let final_until = Some(start() - TimeDelta::hours(72));
+    assert_eq!(feed.state().sources[0].final_until, final_until, "the source has no more than its answers");
+    feed.apply_actuals(0, Ok(Some(CarbonSeries::default())), moment(start() + TimeDelta::hours(6))).await;
+    assert_eq!(feed.state().sources[0].final_until, final_until);
 }

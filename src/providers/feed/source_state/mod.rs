@@ -202,8 +202,9 @@ impl<V: SignalValue> SourceState<V> {
         }
     }
 
-    /// Returns the state after a fetch of actual values: the fetched values replace known ones, and all values older
-    /// than [`Self::final_after`] become final.
+    /// Returns the state after a fetch of actual values: the fetched values replace known ones, and all values before
+    /// the end of the fetched ones that are older than [`Self::final_after`] become final. Without fetched values, all
+    /// values older than that become final.
     #[must_use]
     pub fn with_actuals(&self, actuals: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut actuals) = (self.clone(), actuals.clone());
