@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use wattune::controller::{Controller, NewJob};
 use wattune::providers::{FeedState, Ranks, SourceState};
@@ -224,6 +225,51 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     let table = Ended::of(wattune(&["report", "--state-dir"]).arg(state.path()));
     let expected = "1 gap(s) with unknown energy, which is in no figure here";
     assert!(table.done().contains(expected), "{}", table.done());
+}
+
+#[tokio::test]
+async fn a_reboot_resets_a_counter_that_shows_more_than_before() {
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    eventually("recorded energy", Duration::from_secs(30), async || {
+        let recorded = daemon.get("/v1/status").await.expect(200)["ledger"]["recorded"].clone();
+        (recorded.as_array()?.len() >= 2).then_some(())
+    })
+    .await;
+    assert!(daemon.stop("TERM").await.success());
+    // The machine restarts, and the counters pass their old readings before the next daemon starts.
+    let db = Connection::open(state.path().join("wattune.db")).expect("opens");
+    let renamed = "UPDATE last_seen SET line = json_set(line, '$.boot_id', 'an-earlier-boot')";
+    assert_eq!(db.execute(renamed, []).expect("written"), 1);
+    drop(db);
+    driver.jump_counter(0, 1000);
+    let since_boot = driver.counter_j(0);
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    let gaps = eventually("a report of the gaps", Duration::from_secs(30), async || {
+        let report = daemon.get("/v1/report?by=gpu").await.expect(200);
+        let gaps = report["completeness"]["gaps"].as_array()?.clone();
+        let of = |gpu: usize| {
+            let of_gpu = gaps.iter().filter(|gap| gap["device"] == FakeDriver::uuid(gpu));
+            let (unknown, known): (Vec<&Value>, Vec<&Value>) = of_gpu.partition(|gap| gap["energy_j"].is_null());
+            !unknown.is_empty() && !known.is_empty()
+        };
+        (of(0) && of(1)).then_some(gaps)
+    })
+    .await;
+    let (unknown, known): (Vec<&Value>, Vec<&Value>) = gaps.iter().partition(|gap| gap["energy_j"].is_null());
+    assert_eq!((unknown.len(), known.len()), (2, 2), "{gaps:#?}");
+    for gap in unknown {
+        assert!(gap["filled"].as_str().expect("words").starts_with("not filled: its counter was reset"), "{gap}");
+    }
+    // All that the counter shows was used since the restart, not only what it shows beyond the old reading.
+    let of_first = known.into_iter().find(|gap| gap["device"] == FakeDriver::uuid(0)).expect("a gap");
+    let energy = of_first["energy_j"].as_f64().expect("joules");
+    assert!((since_boot - 50.0..=driver.counter_j(0)).contains(&energy), "{energy} J, {since_boot} J at the start");
+    assert_eq!(daemon.get("/v1/status").await.expect(200)["ledger"]["unknown_gaps"], 2);
+    assert!(daemon.stop("TERM").await.success());
+    assert_eq!(verify(&crate::ledger::export(state.path()).await).expect("in order").differences, []);
 }
 
 #[tokio::test]

@@ -4,10 +4,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Accounting;
-use super::backlog::{EndedOccupancy, RESET_UNWATCHED, SHORTEST_SPAN};
+use super::backlog::{Downtime, EndedOccupancy, RESET_UNWATCHED, SHORTEST_SPAN};
 use crate::controller::gpus::Gpu;
 use crate::controller::jobs::Job;
 use crate::controller::node::Node;
+use crate::gpu::journal::boot_id;
 use crate::store::Checkpoint;
 use wattune_core::domain::{DeviceId, GpuId};
 use wattune_core::ledger::{self, OccupancySpan, OpenInterval};
@@ -28,6 +29,8 @@ const GIVEN_UP: Seconds = Seconds::new(3600.0);
 /// Longest time between two records of a GPU without a counter in which no energy counts as lost: sensors do not
 /// measure faster.
 const MAX_UNRECORDED: TimeDelta = TimeDelta::milliseconds(200);
+/// Result of [`boot_id`] if the kernel reports none, as in some containers.
+const UNKNOWN_BOOT: &str = "unknown";
 
 impl Accounting {
     /// Opens the interval of each GPU that answers for the first time. Once a GPU's counter is read, the increase of
@@ -94,7 +97,8 @@ impl Accounting {
         let (metered, estimated) = (gpu.observed.metered, last.estimated + gpu.observed.metered.since_opened(&first));
         // The counter's reading when the interval was opened, or the counter's first reading after that.
         let shown = metered.reading_before(counter, &first);
-        let gained = shown.checked_since(last.counter);
+        // After a restart of the machine the counter began at zero, even if it shows more than before by now.
+        let gained = shown.checked_since(last.counter).filter(|_| !has_restarted(self.backlog.away.as_ref()));
         let away = Seconds::from_delta(now.utc - last.at);
         let highest = gpu.handle.capabilities().highest_power(gpu.observed.reading.requested);
         let possible = ledger::PowerBound { highest, slack: CLOCK_CHANGE }.energy_within(away);
@@ -179,4 +183,11 @@ impl Accounting {
         let before = (last - since >= SHORTEST_SPAN).then(|| span(from, Some(last)));
         before.into_iter().chain(job.is_alive().then(|| span(node.started_at, None))).collect()
     }
+}
+
+/// Returns true if the machine restarted after the last daemon's last sign of life; false if that is unknown.
+fn has_restarted(away: Option<&Downtime>) -> bool {
+    let Some(away) = away else { return false };
+    let (before, now) = (away.last_seen.boot_id.as_str(), boot_id());
+    before != now && before != UNKNOWN_BOOT && now != UNKNOWN_BOOT
 }

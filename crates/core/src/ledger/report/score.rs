@@ -32,10 +32,12 @@ pub(super) struct ScoreTerms {
     with_holes: u64,
 }
 
-/// Returns true if the job began and ended in the report's span, so that the span contains all of the job's energy.
+/// Returns true if the job, with the earlier jobs that it continues, began and ended in the report's span, so that the
+/// span contains all of their energy.
 pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
     let ended = job.ended_at.is_some_and(|end| end <= request.span.end());
-    job.registered_at >= request.span.start() && ended
+    let first = job.continues.as_ref().map_or(job.registered_at, |earlier| earlier.asked_at);
+    job.registered_at.min(first) >= request.span.start() && ended
 }
 
 impl ScoreTerms {

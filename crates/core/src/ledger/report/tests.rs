@@ -196,6 +196,17 @@ fn a_job_that_goes_on_with_another_is_one_job() {
     let samples = Some(FunctionalUnit::MillionSamples);
     let report = build(ReportRequest { unit: samples, ..request(Grouping::Job) }, data(periods, jobs));
     assert_eq!(report.rows[0].score.as_ref().map(|score| score.units), Ok(6.0));
+    // If the first part began before the span, the other parts are no whole run.
+    let mut later = vec![goes_on(4, 2, None), goes_on(6, 4, Some(2)), job(8)];
+    later.iter_mut().filter_map(|job| job.continues.as_mut()).for_each(|earlier| earlier.asked_at = at(-1));
+    let sums = vec![used(4), used(6), used(8)];
+    let periods = vec![BoundaryPeriod { span: span(0, 72), boundary: Boundary::default(), sums }];
+    let report = build(ReportRequest { unit: run, ..request(Grouping::Job) }, data(periods, later));
+    assert_eq!((report.rows[0].total.energy.get(), report.rows[0].jobs), (2000, 1));
+    assert!(report.rows[0].score.is_err(), "{:?}", report.rows[0].score);
+    for row in [&report.rows[1], &report.total] {
+        assert_eq!(row.score.as_ref().map(|score| (score.units, score.jobs)), Ok((1.0, 1)));
+    }
 }
 
 #[test]
