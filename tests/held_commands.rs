@@ -167,6 +167,26 @@ async fn a_hold_is_ended_by_the_user() {
 }
 
 #[tokio::test]
+async fn a_repeated_signal_to_start_leaves_the_command_alone() {
+    let scene = Scene::new().await;
+    scene.advisor.want("hold", 3600.0);
+    let mut run = scene.start(&["--within", "12h"]);
+    run.says("held until").await;
+    // The command does not start before the daemon has had time to answer.
+    scene.advisor.freeze(true);
+    run.kill("USR1");
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    run.kill("USR1");
+    scene.line(1).await;
+    run.kill("USR1");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    scene.advisor.freeze(false);
+    scene.finish();
+    assert_eq!(run.code().await, Some(7), "{}", run.err());
+    assert_eq!(scene.lines(), ["start 0", "done"]);
+}
+
+#[tokio::test]
 async fn a_second_terminal_releases_a_held_command() {
     let scene = Scene::new().await;
     let release = |key: &str| {
@@ -278,6 +298,23 @@ async fn a_key_runs_once_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_key_is_taken_while_processes_of_its_job_run() {
+    // The first process id now belongs to another process, and the second to none.
+    for (pid, running, code) in [(std::process::id(), 0, 7), (u32::MAX >> 1, 1, 2)] {
+        let scene = Scene::new().await;
+        scene.finish();
+        scene.advisor.hold_key("k", "lease expired");
+        scene.advisor.set_processes(json!({"pids": [pid], "running": running}));
+        let mut run = scene.start(&["--key", "k"]);
+        assert_eq!(run.code().await, Some(code), "{running} running: {}", run.err());
+        let refused = run.err().contains("processes of that job still run, so the command does not start here");
+        assert_eq!((refused, scene.lines().is_empty()), (code == 2, code == 2), "{running} running: {}", run.err());
+        let replaces = scene.advisor.requests("/v1/jobs").last().map(|body| body["replaces"].clone());
+        assert_eq!(replaces, Some(if code == 7 { json!("job-0") } else { Value::Null }), "{running} running");
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_ends_while_another_waits_for_its_key_does_not_run_twice() {
     let scene = Scene::new().await;
     scene.finish();
@@ -301,6 +338,35 @@ async fn the_last_planned_start_counts_while_the_daemon_is_silent() {
     scene.finish();
     assert_eq!(run.code().await, Some(7));
     assert_eq!(scene.lines(), ["start 0", "done"]);
+}
+
+#[tokio::test]
+async fn the_last_planned_time_counts_while_the_daemon_refuses_messages() {
+    for (status, detail) in [(401, "the token has expired"), (503, "the daemon is busy")] {
+        for is_held in [true, false] {
+            let scene = Scene::new().await;
+            scene.advisor.want(if is_held { "hold" } else { "run" }, 6.0);
+            let flags: &[&str] = if is_held { &["--within", "12h"] } else { &["--suspend=SIGTERM,1,1"] };
+            let mut run = scene.start(flags);
+            if is_held {
+                run.says("held until").await;
+            } else {
+                scene.line(1).await;
+                scene.advisor.want("suspend", 8.0);
+                // The daemon does not know yet that the command has exited.
+                scene.line(2).await;
+            }
+            scene.advisor.reject(json!({"status": status, "detail": detail}));
+            let verb = if is_held { "starts" } else { "resumes" };
+            let refusal = format!("refuses this job's messages: {detail}; the command {verb} at the time");
+            run.says(&refusal).await;
+            scene.finish();
+            assert_eq!(run.code().await, Some(7), "{status}: {}", run.err());
+            let lines: &[&str] = if is_held { &["start 0", "done"] } else { &["start 0", "saved", "start 1", "done"] };
+            assert_eq!(scene.lines(), lines, "{status}");
+            assert_eq!(run.err().matches(&refusal).count(), 1, "{}", run.err());
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::gpu;
-use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, send_signal, wattune};
+use crate::support::{Advisor, Daemon, Ended, FakeDriver, LONG, eventually, send_signal, wattune};
 
 /// A daemon on fake GPUs, and what its commands need to reach it.
 struct Scene {
@@ -217,6 +217,24 @@ async fn the_daemon_may_come_and_go() {
     std::fs::write(scene.state.path().join("stop"), "").expect("written");
     assert_eq!(wait(&mut early).await, Some(5));
     assert_eq!(scene.folders(), 0);
+}
+
+#[tokio::test]
+async fn a_daemon_that_refuses_for_a_while_gets_the_job_later() {
+    let (advisor, folder) = (Advisor::start().await, tempfile::tempdir().expect("a directory"));
+    advisor.refuse(json!({"status": 503, "detail": "the daemon is busy"}));
+    let mut command = run_at(&advisor.address(), folder.path(), &["--name", "early"]);
+    let script = "for i in $(seq 1 1000); do sleep 0.1; [ -e \"$TMPDIR/stop\" ] && exit 5; done";
+    let mut early = command.args(["--", "sh", "-c", script]).stderr(Stdio::piped()).spawn().expect("starts");
+    eventually("a refusal", LONG, async || (!advisor.requests("/v1/jobs").is_empty()).then_some(())).await;
+    advisor.refuse(None);
+    eventually("the registration", LONG, async || (!advisor.phase().is_null()).then_some(())).await;
+    std::fs::write(folder.path().join("stop"), "").expect("written");
+    assert_eq!(wait(&mut early).await, Some(5));
+    let mut text = String::new();
+    std::io::Read::read_to_string(early.stderr.as_mut().expect("piped"), &mut text).expect("read");
+    let said = "the daemon is busy; the command runs without wattune until the daemon accepts it";
+    assert_eq!(text.matches(said).count(), 1, "{text}");
 }
 
 #[tokio::test]

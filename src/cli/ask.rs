@@ -34,6 +34,17 @@ pub(super) fn token() -> anyhow::Result<Option<String>> {
     Ok(Some(text.trim().to_owned()))
 }
 
+/// Returns the header with the access token from the environment; `None` if there is no token.
+///
+/// # Errors
+/// If the token cannot be read, or has characters that a header cannot have.
+pub(super) fn authorization() -> anyhow::Result<Option<HeaderValue>> {
+    let Some(token) = token()? else { return Ok(None) };
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).context("WATTUNE_TOKEN is no token")?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
 /// The address at which a daemon's API is reached.
 #[derive(Clone, Debug)]
 pub(super) enum DaemonAddress {
@@ -132,13 +143,8 @@ impl DaemonAddress {
         // The client needs a TLS library even for plain HTTP; installing one fails only if one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().timeout(timeout).no_proxy().tls_certs_only([]);
-        let client = match token()? {
-            Some(token) => {
-                let mut value =
-                    HeaderValue::from_str(&format!("Bearer {token}")).context("WATTUNE_TOKEN is no token")?;
-                value.set_sensitive(true);
-                client.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)]))
-            }
+        let client = match authorization()? {
+            Some(value) => client.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)])),
             None => client,
         };
         let (client, base) = match self {

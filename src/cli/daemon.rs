@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use reqwest::header::AUTHORIZATION;
 use reqwest::{Client, Method};
 use serde_json::Value;
 
-use crate::cli::ask::{DaemonAddress, is_denied};
+use crate::cli::ask::{DaemonAddress, authorization, is_denied};
 
 /// Time-out of a connection attempt. A daemon on this machine accepts at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,6 +46,11 @@ impl Failure {
     pub(super) fn is_end_of_job(&self) -> bool {
         matches!(self, Self::Refused { status: 404 | 409, .. })
     }
+
+    /// Returns true if the daemon may accept the same request a moment later.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::NoAnswer(_) | Self::Refused { status: 429 | 500..=599, .. })
+    }
 }
 
 impl Daemon {
@@ -61,6 +67,9 @@ impl Daemon {
     }
 
     /// Sends a request to the first address that accepts a connection, and returns the answer's body and that address.
+    ///
+    /// Reads the access token anew, since its file may be replaced while a command runs. If it cannot be read now, the
+    /// request has the token that was read at first.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -69,8 +78,12 @@ impl Daemon {
         timeout: Duration,
     ) -> Result<(Value, &DaemonAddress), Failure> {
         let (mut refused, mut denied) = (Vec::new(), None);
+        let authorization = authorization().ok().flatten();
         for Door { address, client, base } in &self.doors {
-            let request = client.request(method.clone(), format!("{base}{path}")).timeout(timeout);
+            let mut request = client.request(method.clone(), format!("{base}{path}")).timeout(timeout);
+            if let Some(token) = &authorization {
+                request = request.header(AUTHORIZATION, token.clone());
+            }
             let sent = match body {
                 Some(body) => request.json(body).send().await,
                 None => request.send().await,

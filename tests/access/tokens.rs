@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{key, send, start};
-use crate::support::{Daemon, Ended, FakeDriver, wattune};
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, send_signal, wattune};
 
 #[tokio::test]
 async fn the_commands_issue_inspect_and_send_tokens() {
@@ -100,6 +100,44 @@ async fn a_revoked_token_is_refused_at_once_and_another_one_is_not() {
         let wrong = Ended::of(wattune(&["token", "revoke", "--key", file]).args(arguments));
         assert!(wrong.failed(code).contains(part), "{}", wrong.err);
     }
+}
+
+#[tokio::test]
+async fn a_token_file_may_be_replaced_while_a_command_runs() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let path = key(&state.path().join("key"), 7);
+    let daemon = start(&driver, state.path(), &format!("token_keys = [{path:?}]")).await;
+    let issue = || {
+        let key = path.to_str().expect("UTF-8");
+        let issue = ["token", "issue", "--key", key, "--user", "ada", "--scope", "jobs,gpu-control"];
+        Ended::of(wattune(&issue).args(["--expires", "30d"])).done().trim().to_owned()
+    };
+    let (old, new) = (issue(), issue());
+    let (file, next) = (state.path().join("token"), state.path().join("next"));
+    fs::write(&file, &old).expect("written");
+    let address = daemon.base().strip_prefix("http://").expect("HTTP");
+    let mut run = wattune(&["run", "-q", "--listen", address, "--lease-s", "3", "--name", "renewed"]);
+    run.args(["--", "sleep", "100"]);
+    for name in ["XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "PYTHONPATH", "SLURM_JOB_ID"] {
+        run.env_remove(name);
+    }
+    let mut run = run.env("TMPDIR", state.path()).env("WATTUNE_TOKEN_FILE", &file).spawn().expect("starts");
+    let job = async || {
+        let jobs = send(&daemon, "GET", "/v1/jobs", None, &format!("Bearer {new}")).await.1;
+        let jobs: Vec<Value> = serde_json::from_str(&jobs).expect("a list");
+        jobs.into_iter().find(|job| job["name"] == "renewed").map(|job| job["job_id"].clone())
+    };
+    let first = eventually("the job", LONG, async || job().await).await;
+    fs::write(&next, &new).expect("written");
+    fs::rename(&next, &file).expect("replaced");
+    let config = state.path().join("test.toml");
+    Ended::of(wattune(&["token", "revoke", "--config", config.to_str().expect("UTF-8")]).arg(&old)).done();
+    // Longer than the lease.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(job().await, Some(first));
+    send_signal(&run, "TERM");
+    assert_eq!(eventually("the end", LONG, async || run.try_wait().expect("known")).await.code(), Some(143));
 }
 
 #[tokio::test]

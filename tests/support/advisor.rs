@@ -2,6 +2,7 @@
 //! silent, dies and comes back. It keeps what it knows of the job, as the daemon's database does.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -32,6 +33,10 @@ struct Known {
     requests: Vec<(String, Value)>,
     /// Answer to registrations in place of a job.
     refusal: Option<Value>,
+    /// Answer to all other messages of jobs.
+    rejection: Option<Value>,
+    /// Namespace of process ids that the status names.
+    pid_namespace: Option<u64>,
     is_frozen: bool,
 }
 
@@ -53,6 +58,8 @@ impl Advisor {
             until: None,
             requests: Vec::new(),
             refusal: None,
+            rejection: None,
+            pid_namespace: None,
             is_frozen: false,
         };
         let mut advisor =
@@ -104,9 +111,14 @@ impl Advisor {
         known.until = until.into().map(at);
     }
 
-    /// Refuses registrations with this problem.
-    pub(crate) fn refuse(&self, problem: Value) {
-        self.lock().refusal = Some(problem);
+    /// Refuses registrations with this problem from now on, or accepts them again.
+    pub(crate) fn refuse(&self, problem: impl Into<Option<Value>>) {
+        self.lock().refusal = problem.into();
+    }
+
+    /// Refuses all other messages of jobs with this problem from now on.
+    pub(crate) fn reject(&self, problem: Value) {
+        self.lock().rejection = Some(problem);
     }
 
     /// Has an open job with a key, which no process of this test runs, and which will end for this reason.
@@ -114,6 +126,13 @@ impl Advisor {
         let mut known = self.lock();
         known.job = json!({"job_id": "job-0", "lease_s": 60, "phase": "held", "key": key, "processes": null});
         (known.renewed, known.end_reason) = (tokio::time::Instant::now(), end_reason);
+    }
+
+    /// Says which processes the open job has, by their ids on this machine.
+    pub(crate) fn set_processes(&self, processes: Value) {
+        let mut known = self.lock();
+        known.job["processes"] = processes;
+        known.pid_namespace = std::fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino());
     }
 
     /// Forgets the job, whose lease has run out.
@@ -166,7 +185,10 @@ impl Known {
         let parts: Vec<&str> = path.trim_start_matches("/v1/").split('/').collect();
         if method == Method::GET {
             return match parts.as_slice() {
-                ["status"] => (200, json!({"gpus": [{"index": 0, "uuid": "GPU-0", "model": "A"}], "simulated": true})),
+                ["status"] => {
+                    let gpu = json!({"index": 0, "uuid": "GPU-0", "model": "A"});
+                    (200, json!({"gpus": [gpu], "simulated": true, "pid_namespace": self.pid_namespace}))
+                }
                 ["jobs"] if self.job.is_null() => (200, json!([])),
                 ["jobs"] => {
                     let mut job = self.job.clone();
@@ -181,6 +203,9 @@ impl Known {
             };
         }
         self.requests.push((format!("{method} {path}"), body.clone()));
+        if let Some(rejection) = self.rejection.as_ref().filter(|_| path != "/v1/jobs") {
+            return (rejection["status"].as_u64().expect("a status") as u16, rejection.clone());
+        }
         match parts.as_slice() {
             ["jobs"] => self.register(&body),
             ["jobs", id, _] | ["jobs", id] if self.job["job_id"] != **id => {
@@ -209,7 +234,8 @@ impl Known {
         if let Some(refusal) = &self.refusal {
             return (refusal["status"].as_u64().expect("a status") as u16, refusal.clone());
         }
-        if !self.job.is_null() && self.job["key"].is_string() && self.job["key"] == body["key"] {
+        let is_replaced = !self.job.is_null() && body["replaces"] == self.job["job_id"];
+        if !is_replaced && self.job["key"].is_string() && self.job["key"] == body["key"] {
             let why = format!("key: job {} has it", self.job["job_id"].as_str().unwrap_or_default());
             return (409, json!({"status": 409, "field": "key", "detail": why}));
         }

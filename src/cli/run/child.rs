@@ -67,9 +67,19 @@ impl Signals {
         }
     }
 
+    /// Drops the signals with this number that were received and are still to be handled.
+    pub(super) fn discard(&mut self, number: i32) {
+        self.keep_received();
+        self.kept.retain(|origin| origin.signal != number);
+    }
+
+    fn keep_received(&mut self) {
+        self.kept.extend(std::iter::from_fn(|| self.received.try_recv().ok()));
+    }
+
     /// Returns the exit code that belongs to a signal that has asked this process to end; `None` if none has.
     pub(super) fn has_ended(&mut self) -> Option<u8> {
-        self.kept.extend(std::iter::from_fn(|| self.received.try_recv().ok()));
+        self.keep_received();
         self.kept.iter().map(|origin| origin.signal).find(|number| is_ending(*number)).map(of_signal)
     }
 
@@ -182,6 +192,11 @@ pub(super) fn children() -> Vec<i32> {
 /// Returns whether a process runs. A zombie (a process that has ended and was not collected) does not run.
 pub(super) fn is_running(pid: u64) -> bool {
     stat_of(Path::new(PROC), pid).is_some_and(|stat| !is_dead(&stat))
+}
+
+/// Returns whether a process is a zombie.
+pub(super) fn is_zombie(pid: u64) -> bool {
+    stat_of(Path::new(PROC), pid).is_some_and(|stat| is_dead(&stat))
 }
 
 fn is_dead(stat: &str) -> bool {

@@ -29,6 +29,9 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 const LAST_PROGRESS: Duration = Duration::from_secs(2);
 /// Number of requests to exit after which a command that ignores them is not asked again.
 const MOST_IGNORED: u32 = 2;
+/// Time after a start that SIGUSR1 caused in which that signal is not passed on: users and schedulers repeat it, and it ends
+/// a command that does not handle it.
+const REPEATED: Duration = Duration::from_secs(5);
 /// Shortest wait for which a Slurm job is requeued, in seconds.
 const SHORTEST_REQUEUE_S: f64 = 30.0;
 
@@ -112,23 +115,30 @@ impl Course<'_> {
         }
         // A job that another process has left was stopped before.
         let before = self.guide.wish().stops["stops"].as_u64().and_then(|stops| u32::try_from(stops).ok());
-        let mut resumed = before.unwrap_or(0);
+        let first = before.unwrap_or(0);
+        let mut resumed = first;
         loop {
             let is_acknowledged = self.report_stage(Stage::Running, reason).await;
+            // At the first start, the reason may also be the flag `--start-now`, with which there is no hold.
+            let is_signalled = reason == Some(Reason::StartNow) && (held.is_some() || resumed > first);
             if let Some(why) = held.take() {
                 self.say(&describe_start(why, &self.guide.wish(), is_acknowledged));
             }
             // The user gave up while the daemon or Slurm was asked.
             if let Some(code) = self.signals.has_ended() {
-                return if resumed == before.unwrap_or(0) { Ended::NotStarted(code) } else { Ended::Done(code) };
+                return if resumed == first { Ended::NotStarted(code) } else { Ended::Done(code) };
+            }
+            if reason.is_some() {
+                // These asked for the start that happens now.
+                self.signals.discard(SIGUSR1);
             }
             let job = self.guide.wish().job;
             let started = match self.launcher.start(job.as_deref(), resumed) {
                 Ok(started) => started,
-                Err(code) if resumed == before.unwrap_or(0) => return Ended::NotStarted(code),
+                Err(code) if resumed == first => return Ended::NotStarted(code),
                 Err(code) => return Ended::Done(code),
             };
-            let code = match self.attend(started).await {
+            let code = match self.attend(started, is_signalled).await {
                 Exited::OfItself(code) => return Ended::Done(code),
                 Exited::OnRequest(code) => code,
             };
@@ -216,8 +226,10 @@ impl Course<'_> {
     }
 
     /// Waits for the end of the running command, passes signals on, and asks it to save and exit when the daemon wants that.
-    async fn attend(&mut self, started: Started) -> Exited {
+    /// `is_signalled` says that SIGUSR1 caused the start.
+    async fn attend(&mut self, started: Started, is_signalled: bool) -> Exited {
         let Started { mut child, relays } = started;
+        let begun = Instant::now();
         let (mut asked, mut is_users_end) = (None, false);
         let code = loop {
             let grace = self.stops.map_or(Duration::MAX, |stops| stops.grace);
@@ -231,7 +243,10 @@ impl Course<'_> {
                 code = child.ended() => break code,
                 origin = self.signals.next() => {
                     is_users_end |= is_ending(origin.signal);
-                    child.forward(&origin);
+                    let is_repeated = is_signalled && origin.signal == SIGUSR1 && begun.elapsed() < REPEATED;
+                    if !is_repeated {
+                        child.forward(&origin);
+                    }
                 }
                 changed = self.guide.wishes.changed() => {
                     if changed.is_err() {

@@ -124,7 +124,7 @@ impl Link {
         self.wishes.send_modify(|wish| wish.apply(answer, &now, clock));
     }
 
-    /// Counts a request without an answer.
+    /// Counts a request that the daemon did not answer, or refused.
     pub(super) fn failed(&self) {
         self.wishes.send_modify(|wish| wish.failures = wish.failures.saturating_add(1));
     }

@@ -47,7 +47,7 @@ use self::key_lock::{KeyLock, KeyLockError};
 use self::launch::{Launcher, unreceived};
 use self::lines::Latest;
 use self::link::Link;
-use self::reporter::{Answer, End, Outcome, Registered, Reporter};
+use self::reporter::{Answer, End, Life, Outcome, Registered, Reporter};
 use self::request::Registration;
 use self::summary::Summary;
 use self::wish::{Stage, Wish};
@@ -69,6 +69,9 @@ const SHORTEST_GRACE_S: f64 = 60.0;
 const LONGEST_GRACE_S: f64 = 86_400.0;
 /// Time in seconds that a command is assumed to take to save, if no flag states it.
 const CHECKPOINT_S: f64 = 120.0;
+/// Time after which processes count as running although the one that registered their job has ended: the daemon counts
+/// processes every few seconds, and may not have counted since that one was killed with all others.
+const OUTLIVED: Duration = Duration::from_secs(6);
 /// Lease of a job whose lease the daemon does not state.
 const USUAL_LEASE: Duration = Duration::from_secs(60);
 /// Number of progress messages that wait to be read.
@@ -293,14 +296,30 @@ async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Resu
     let begun = Instant::now();
     // Job that has the key, and the end of its lease.
     let mut taken: Option<(Option<String>, Instant)> = None;
+    // Time at which the job that has the key was first seen without the process that registered it.
+    let mut outlived: Option<Instant> = None;
     loop {
         match timeout(REGISTRATION, reporter.register()).await {
             Ok(Answer::Registered(registered)) => return Ok(Some(registered)),
             Ok(Answer::Wrong(why)) => return Err(why),
             Ok(Answer::Taken(why, holder)) => {
                 let not_here = |how: &str| Err(format!("{why}; {how}, so the command does not start here"));
-                if holder.is_alive {
-                    return not_here("its process runs on this machine");
+                match holder.life {
+                    Some(Life::Registrant) => return not_here("its process runs on this machine"),
+                    Some(Life::Others) => {
+                        // Once the lease has run out, the daemon no longer knows of these processes.
+                        let is_last = holder.lease_left.is_none_or(|left| left <= 2 * KEY_EVERY);
+                        let since = *outlived.get_or_insert_with(Instant::now);
+                        if is_last || since.elapsed() >= OUTLIVED {
+                            return Err(format!(
+                                "{why}; processes of that job still run, so the command does not start here: end them, or \
+                                 wait until they have ended"
+                            ));
+                        }
+                        sleep(KEY_EVERY).await;
+                        continue;
+                    }
+                    Some(Life::Gone) | None => {}
                 }
                 // The process that had the job may have been killed where this one does not see it.
                 let left = holder.lease_left.unwrap_or(USUAL_LEASE);

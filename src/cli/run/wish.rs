@@ -52,7 +52,7 @@ pub(super) struct Wish {
     pub(super) acknowledged: Option<Stage>,
     /// True if all of the job's samples are done.
     pub(super) is_complete: bool,
-    /// Number of requests without an answer since the last answer.
+    /// Number of requests since the last answer that the daemon did not answer, or refused.
     pub(super) failures: u32,
     /// The advice about the start, as in `start` of the job's view; null if there is none.
     pub(super) advice: Value,

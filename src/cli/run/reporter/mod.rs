@@ -5,6 +5,7 @@
 
 mod registering;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub(super) struct Reporter {
     gave_up: bool,
     /// True if a message has said that the command runs without the daemon.
     has_complained: bool,
+    /// Refusals of this job's messages that were printed, without their digits: some state a time, which changes.
+    refusals: BTreeSet<String>,
     /// Messages of the daemon about this job, for the summary.
     problem: Option<String>,
     quiet: bool,
@@ -127,8 +130,19 @@ pub(super) struct Holder {
     pub(super) job: Option<String>,
     /// Time until its lease expires, if nothing renews it; `None` if unknown.
     pub(super) lease_left: Option<Duration>,
-    /// True if the process that registered the job is visible to this process, and runs.
-    pub(super) is_alive: bool,
+    /// Which of its processes run; `None` if that cannot be determined here.
+    pub(super) life: Option<Life>,
+}
+
+/// Which processes of an open job run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// The process that registered the job.
+    Registrant,
+    /// Other processes of the job. The process that registered it has ended, or is not visible here.
+    Others,
+    /// No process of the job.
+    Gone,
 }
 
 /// Facts about its registration that the command needs.
@@ -163,6 +177,7 @@ impl Reporter {
             contact: None,
             gave_up: false,
             has_complained: false,
+            refusals: BTreeSet::new(),
             problem: None,
             quiet,
         }
@@ -203,6 +218,9 @@ impl Reporter {
                             self.say(&format!("{why}; the command is not registered"));
                         }
                         self.pass_stage().await;
+                    } else if self.gave_up {
+                        // No answer will come: a command that waits follows the plan that it has.
+                        self.link.failed();
                     }
                 }
             }
@@ -243,13 +261,36 @@ impl Reporter {
                 return false;
             }
             Err(failure @ Failure::Refused { status: 404, .. }) => self.lose(&job, &failure),
-            Err(failure) => {
+            Err(failure @ Failure::Refused { status: 409, .. }) => {
                 self.link.confirm(&job.id, reported);
                 self.link.acknowledged(reported.stage);
                 self.problem = Some(failure.to_string());
             }
+            Err(failure @ Failure::Refused { .. }) => {
+                self.record_refusal(&failure);
+                // The lease of a command that runs is renewed all the same. That of a suspended one was renewed above, and
+                // the answer is no sign that the daemon knows of the stop.
+                return reported.stage == Stage::Running;
+            }
         }
         true
+    }
+
+    /// Counts a refusal like a request without an answer. Prints its text once, and once more for a command that waits.
+    fn record_refusal(&mut self, failure: &Failure) {
+        self.link.failed();
+        let why = failure.to_string();
+        let then = match self.link.reported().stage {
+            Stage::Held => "; the command starts at the time that the daemon stated last",
+            Stage::Suspended => "; the command resumes at the time that the daemon stated last",
+            Stage::Running => "",
+        };
+        let text = why.replace(|c: char| c.is_ascii_digit(), "");
+        let is_new = self.refusals.insert(text.clone());
+        if self.refusals.insert(text + then) || is_new {
+            self.say(&format!("the daemon refuses this job's messages: {why}{then}"));
+        }
+        self.problem = Some(why);
     }
 
     /// Lets go of a job that the daemon has ended; the next attempt registers another one.
@@ -334,7 +375,12 @@ impl Reporter {
                 self.job = None;
                 self.link.lost();
             }
-            Err(Failure::Refused { detail, .. }) => self.problem = Some(detail),
+            Err(failure @ Failure::Refused { .. }) => {
+                self.record_refusal(&failure);
+                if count.is_some() && failure.may_pass() {
+                    self.follower.put_back();
+                }
+            }
             Err(Failure::NoAnswer(_)) => {
                 self.link.failed();
                 if count.is_some() {

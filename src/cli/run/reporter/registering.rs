@@ -6,11 +6,11 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::super::child::is_running;
+use super::super::child::{is_running, is_zombie};
 use super::super::due::{OtherClock, Reading};
 use super::super::environment::{JOB_ID, pid_namespace};
 use super::super::gpus::Gpu;
-use super::{Answer, Holder, Job, REQUEST, Registered, Reporter, write_whole};
+use super::{Answer, Holder, Job, Life, REQUEST, Registered, Reporter, write_whole};
 use crate::cli::ask::DaemonAddress;
 use crate::cli::daemon::Failure;
 
@@ -40,11 +40,14 @@ impl Reporter {
             self.problem = Some(detail.clone());
             return Answer::Wrong(self.registration.describe_refusal(detail, field.as_deref()));
         }
-        let refused = matches!(failure, Failure::Refused { .. });
-        self.gave_up |= refused;
+        self.gave_up |= !failure.may_pass();
         self.problem = Some(failure.to_string());
         if !std::mem::replace(&mut self.has_complained, true) {
-            let how = if refused { "is not registered" } else { "runs without wattune until it does" };
+            let how = match failure {
+                Failure::NoAnswer(_) => "runs without wattune until it does",
+                Failure::Refused { .. } if failure.may_pass() => "runs without wattune until the daemon accepts it",
+                Failure::Refused { .. } => "is not registered",
+            };
             self.say(&format!("{failure}; the command {how}"));
         }
         Answer::Alone
@@ -57,18 +60,32 @@ impl Reporter {
         Holder {
             job: job["job_id"].as_str().map(str::to_owned),
             lease_left: left.map(|left| Duration::from_secs_f64(left.clamp(0.0, 86_400.0))),
-            is_alive: self.is_alive(&job).await == Some(true),
+            life: self.life_of(&job).await,
         }
     }
 
-    /// Returns whether a process of a job runs; `None` if that cannot be determined here.
-    async fn is_alive(&self, job: &Value) -> Option<bool> {
-        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
-        if status["pid_namespace"].as_u64() != pid_namespace() {
+    /// Returns which processes run of a job that named its processes; `None` if that cannot be determined here.
+    ///
+    /// The daemon counts these processes and their descendants, and knows another process by its start time if it has the
+    /// same id. Where the daemon has not counted yet, the ids decide.
+    async fn life_of(&self, job: &Value) -> Option<Life> {
+        let pids: Vec<u64> = job["processes"]["pids"].as_array()?.iter().filter_map(Value::as_u64).collect();
+        if pids.is_empty() {
             return None;
         }
-        let pids: Vec<u64> = job["processes"]["pids"].as_array()?.iter().filter_map(Value::as_u64).collect();
-        (!pids.is_empty()).then(|| pids.into_iter().any(is_running))
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
+        let is_here = status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace());
+        let runs_here = is_here && pids.iter().copied().any(is_running);
+        // The daemon counts zombies, too.
+        let zombies = pids.iter().copied().filter(|pid| is_here && is_zombie(*pid)).count();
+        let running = job["processes"]["running"].as_u64();
+        match running.map(|running| running.saturating_sub(u64::try_from(zombies).unwrap_or(u64::MAX))) {
+            Some(0) => Some(Life::Gone),
+            Some(_) if runs_here => Some(Life::Registrant),
+            Some(_) => Some(Life::Others),
+            None if runs_here => Some(Life::Registrant),
+            None => is_here.then_some(Life::Gone),
+        }
     }
 
     /// Returns the reason why a job has ended; `None` if the job is open or unknown, or ended because its lease
@@ -94,11 +111,12 @@ impl Reporter {
     /// gone, such as those of a wrapper that was killed.
     async fn adopt(&self, refusal: &str) -> Option<Result<(Value, &DaemonAddress), String>> {
         let (job, address) = self.find_by_key(refusal).await?;
-        let is_alive = self.is_alive(&job).await?;
-        if job["processes"]["pids"] == json!([std::process::id()]) {
-            return Some(Ok((job, address)));
+        let life = self.life_of(&job).await?;
+        match life {
+            Life::Registrant if job["processes"]["pids"] == json!([std::process::id()]) => Some(Ok((job, address))),
+            Life::Gone => Some(Err(job["job_id"].as_str().unwrap_or_default().to_owned())),
+            Life::Registrant | Life::Others => None,
         }
-        (!is_alive).then(|| Err(job["job_id"].as_str().unwrap_or_default().to_owned()))
     }
 
     async fn try_register(&mut self) -> Result<Registered, Failure> {
