@@ -296,7 +296,7 @@ async fn a_set_that_is_reported_as_failed_and_took_effect_is_no_external_limit()
     case.daemon.hold(&case.driver, 0, 200.0).await;
     case.driver.set(0, json!({"fail_after_calls": {SET: UNKNOWN}}));
     // The driver looks at its script every 5 ms.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     case.daemon.hold(&case.driver, 0, 150.0).await;
     assert_eq!(case.driver.limits_written(0), [200.0], "the second one was reported as failed");
     // Several ticks, in which the daemon reads the limit.
@@ -305,7 +305,7 @@ async fn a_set_that_is_reported_as_failed_and_took_effect_is_no_external_limit()
     assert_eq!((&view["state"], &view["power_limit_original_w"]), (&json!("override"), &json!(280.0)), "{view}");
     case.no_problem().await;
     case.driver.set(0, json!({"fail_after_calls": {}}));
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     case.daemon.delete("/v1/gpus/0/power-limit").await.expect(200);
     case.limit(0, 280.0).await;
     case.gpu("free", 0, |view| view["state"] == "free").await;

@@ -298,7 +298,7 @@ async fn a_job_with_pauses_of_its_own_keeps_its_deadline() {
     while scene.gpu.work_done() < total {
         if scene.gpu.work_done() >= until_pause {
             scene.pause(360).await;
-            until_pause = until_pause + total / 6.0;
+            until_pause += total / 6.0;
         }
         scene.step().await;
         lowest = lowest.min(scene.gpu.limit());

@@ -157,7 +157,7 @@ impl Journal {
         let Some(mut entry) = self.entry(gpu).cloned() else { return Ok(()) };
         let Some(asked) = entry.written.last().copied() else { return Ok(()) };
         // Some GPUs round limits, and some apply them with a delay: both limits then count as wattune's.
-        entry.written = if shown.same_as(asked) { vec![asked] } else { vec![shown, asked] };
+        entry.written = vec![shown, asked];
         self.put(gpu, entry)
     }
 

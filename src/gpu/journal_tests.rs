@@ -67,6 +67,10 @@ fn a_limit_that_the_gpu_has_rounded_is_wattunes_own() {
     assert_eq!(decide(w(240)), RestoreAction::LeaveExternal(w(240)));
     // The GPU has shown the limit before that one, so that it is known exactly.
     assert_eq!(decide(w(203)), RestoreAction::LeaveExternal(w(203)));
+    // So is one that the GPU showed as it was written.
+    let entry = Entry { written: vec![w(233); 2], ..self::entry() };
+    let seen = observed(w(235), 2_000);
+    assert_eq!(restore_action(&entry, "boot-1", &seen), RestoreAction::LeaveExternal(w(235)));
 }
 
 #[test]
@@ -302,7 +306,8 @@ proptest::proptest! {
             proptest::prop_assert_eq!(way(*limit), expected);
         }
         let other = w(other);
-        let is_last = entry.written.last().is_some_and(|last| crate::gpu::is_rounded(*last, other));
+        let is_exact = matches!(entry.written.as_slice(), [shown, asked] if shown.same_as(*asked));
+        let is_last = !is_exact && entry.written.last().is_some_and(|last| crate::gpu::is_rounded(*last, other));
         let may_be_ours =
             is_last || entry.written.iter().chain(&ours).chain([&original]).any(|own| own.same_as(other));
         if !may_be_ours {

@@ -3,7 +3,7 @@
 
 use super::control_state::{Act, WrittenLimit};
 use super::gpu::Gpu;
-use super::steering::is_rounded;
+use super::steering::{LASTING, is_rounded};
 use crate::gpu::Write;
 use crate::gpu::journal::{self, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction};
 use wattune_core::domain::{PowerLimit, SetPoint};
@@ -138,7 +138,8 @@ impl Gpu {
             self.writes.restarts_seen = self.observed.restarts();
             return None;
         }
-        if let Some(failed) = self.writes.failed_limit.filter(|failed| is_rounded(*failed, current)) {
+        let is_recent = self.writes.limit_at.is_some_and(|at| now.monotonic.since(at) < LASTING);
+        if let Some(failed) = self.writes.failed_limit.filter(|failed| is_recent && is_rounded(*failed, current)) {
             self.apply_written(failed, Some(current));
             self.remark = Some(format!("the driver reported that {failed} could not be set, and set it"));
             return None;

@@ -183,7 +183,7 @@ pub(super) struct Writes {
     pub(super) last_limit: Option<PowerLimit>,
     /// Failure of the last write of a limit; `None` if it succeeded.
     pub(super) error: Option<GpuError>,
-    /// Limit whose write the driver last reported as failed; it may be in force all the same, or come into force later.
+    /// Limit whose write the driver last reported as failed, though not as refused; it may come into force all the same.
     /// `None` once a write succeeds.
     pub(super) failed_limit: Option<PowerLimit>,
     /// Value of [`crate::gpu::Observation::restarts`] when the GPU last showed wattune's limit.

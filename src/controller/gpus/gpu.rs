@@ -154,7 +154,6 @@ impl Gpu {
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
             (Err(error), Write::PowerLimit(requested)) => {
                 self.writes.error = Some(error.clone());
-                self.writes.failed_limit = Some(requested);
                 self.remark = Some(error.to_string());
                 if self.writes.is_restoring {
                     let shown = outcome.shown.map_or(String::new(), |shown| format!(", and it shows {shown}"));
@@ -163,6 +162,9 @@ impl Gpu {
                 if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
                     self.denied = Some(error.clone());
                     self.denied_since.get_or_insert(outcome.at.monotonic);
+                    self.writes.failed_limit = None;
+                } else {
+                    self.writes.failed_limit = Some(requested);
                 }
             }
         }

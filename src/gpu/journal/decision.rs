@@ -41,7 +41,8 @@ pub fn restore_action(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> Rest
         return RestoreAction::AlreadyRestored;
     }
     // The process may have died before it saw to what the GPU rounded the last limit.
-    let is_last = entry.written.last().is_some_and(|last| is_rounded(*last, current));
+    let is_exact = matches!(entry.written.as_slice(), [shown, asked] if shown.same_as(*asked));
+    let is_last = !is_exact && entry.written.last().is_some_and(|last| is_rounded(*last, current));
     if is_last || entry.written.iter().any(|w| w.same_as(current)) {
         return RestoreAction::Write(entry.original);
     }
@@ -51,7 +52,7 @@ pub fn restore_action(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> Rest
     RestoreAction::LeaveExternal(current)
 }
 
-/// Returns true if nobody can tell yet whether an external writer set the GPU's limit: the machine or the driver has
+/// Returns true if it is still unknown whether an external writer set the GPU's limit: the machine or the driver has
 /// restarted, and the driver does not report its default limit, which the present limit may be. The decision has to wait
 /// then, because leaving the default limit alone would lose the original one.
 pub fn is_undecided(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> bool {

@@ -18,7 +18,7 @@ pub struct Entry {
     #[serde(rename = "found_persistence")]
     pub original_persistence: Option<bool>,
     /// The limits that wattune may have left on the GPU: the last one written, and the one before, in case the process
-    /// died between the journal entry and the write.
+    /// died between the journal entry and the write. Once the GPU has shown the last one: as shown, and as written.
     #[serde(rename = "written_mw")]
     pub written: Vec<PowerLimit>,
     /// The clock to which wattune locked the GPU or was about to lock it; the clocks were free before. `None` without a

@@ -2,10 +2,13 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::ACTUALS_EVERY;
 use super::source_state::SourceState;
 use crate::providers::provider::{Actuals, Provider};
 use wattune_core::domain::{SignalValue, Slot, TimeSeries};
+
+/// Time between fetches of past actual values, which are requested in addition to those in each answer, because sources
+/// often revise values late.
+pub(super) const ACTUALS_EVERY: TimeDelta = TimeDelta::hours(6);
 
 /// Span up to now whose actual values are fetched if they are not known, because the local forecaster learns from them.
 const HISTORY: TimeDelta = TimeDelta::days(28);

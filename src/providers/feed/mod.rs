@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use self::actuals::{actuals_start, fetch_actuals};
+use self::actuals::{ACTUALS_EVERY, actuals_start, fetch_actuals};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use self::fuzz::{check_series, follow, follow_rows};
 pub use self::outliers::Quarantined;
@@ -39,10 +39,6 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Longest wait between two reads of the wall clock, which may be set meanwhile.
 const LONGEST_NAP: Seconds = Seconds::new(60.0);
-
-/// Time between fetches of past actual values, which are requested in addition to those in each answer, because sources
-/// often revise values late.
-const ACTUALS_EVERY: TimeDelta = TimeDelta::hours(6);
 
 /// Options of a [`Feed`].
 #[derive(Clone, Debug)]

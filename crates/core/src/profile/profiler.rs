@@ -75,8 +75,8 @@ pub struct Profiler {
     stage: Stage,
     /// Whether the daemon tries to put the wanted setting in force, as the last snapshot said.
     steered: bool,
-    /// Time covered by reports since the current stage began, in a sweep without the time in which the wanted setting was
-    /// not to be in force.
+    /// Time covered by reports since the current stage began, without the time in which the wanted setting was not to
+    /// be in force.
     stage_time: Seconds,
     /// Settings that could not be measured, mostly because of heat.
     skipped: Vec<Setting>,

@@ -50,7 +50,7 @@ impl ProgressInterval {
 
     /// Returns true if the settings were read for nearly the whole interval. While no daemon ran, others may have been in
     /// force.
-    fn is_observed(&self) -> bool {
+    pub(super) fn is_observed(&self) -> bool {
         let read: Seconds = self.settings.iter().map(|(_, time)| *time).sum();
         !self.settings.is_empty() && read >= self.span - UNREAD.max(self.span * UNREAD_PART)
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::domain::PowerLimit;
     use crate::profile::steps::GroupRange;
-    use crate::profile::{ProgressAccount, StallDetector};
+    use crate::profile::{ProgressAccount, SettingEstimate, StallDetector};
     use crate::units::SamplesPerSecond;
 
     #[test]
@@ -79,14 +79,16 @@ mod tests {
         let max = PowerLimit::from_watts(crate::units::Watts::new(300.0));
         let mut stalls = StallDetector::new(ProgressAccount::default());
         stalls.set_groups(&[GroupRange::of_limits(max, PowerLimit::from_milliwatts(100_000))]);
-        // A job that trained two hours at 86 % of its speed while the limit of a killed daemon stayed in force; the next
+        // A job that trained two hours at 80 % of its speed while the limit of a killed daemon stayed in force; the next
         // daemon restored the maximum before it read a limit, a second before the next report.
         for at in [7199.0, 7200.0] {
             let energy = Some(Joules::new(at * 200.0));
             stalls.observe(Monotonic::default().after(Seconds::new(at)), Some(&vec![max.into()]), energy, false);
         }
-        let account = stalls.report(Seconds::new(7200.0), Samples::new(7200.0 * 86.0), &|_| None);
+        let (throughput, power) = (SamplesPerSecond::new(100.0), crate::units::Watts::new(200.0));
+        let known = Some(SettingEstimate { throughput, error: 0.001, power });
+        let account = stalls.report(Seconds::new(7200.0), Samples::new(7200.0 * 80.0), &|_| known);
         let lost = account.lost().time(SamplesPerSecond::new(100.0));
-        assert!((lost.get() - 0.14 * 7200.0).abs() < 1.0, "{lost}");
+        assert!((lost.get() - 0.2 * 7200.0).abs() < 1.0, "{lost}");
     }
 }

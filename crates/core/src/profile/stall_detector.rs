@@ -416,7 +416,9 @@ impl StallDetector {
         // At the maximum usable limit, pauses draw the same power as in the reference case, so the limit has not
         // lowered it.
         let bound = Some(capped * BOUND).filter(|_| capped < self.groups.ceiling * BOUND);
-        sums.add_stall(stalled, energy, bound);
+        // A pause lies in two intervals at most.
+        let longest = if shown { stalled * (2.0 / run.len() as f64).min(1.0) } else { stalled };
+        sums.add_stall(stalled, longest, energy, bound);
         with_losses(sums, used.zip(energy).map(|(used, stalled)| used - stalled))
     }
 
@@ -430,7 +432,7 @@ impl StallDetector {
         if self.recent.is_empty() || span.get() <= 2.0 * usual {
             sums.active = span;
         } else {
-            sums.add_stall(span, self.open.energy, None);
+            sums.add_stall(span, span, self.open.energy, None);
         }
         sums
     }
@@ -482,6 +484,9 @@ impl IntervalVerdict {
     fn by_rates(of: &ProgressInterval, shown: &IntervalDips, quantum: f64, model: &RateModel<'_>) -> Self {
         let net = of.trainable() - shown.dip.span;
         let mut it = Self { dip: shown.dip, power: model.power(of), ..Self::default() };
+        if !of.is_observed() {
+            return it;
+        }
         let Some(rates) = model.rates(of, &shown.net) else { return it };
         let least = (of.samples_done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
         it.took_too_long = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;

@@ -298,9 +298,10 @@ impl Profiler {
     fn pass_time(&mut self, span: Seconds) {
         self.reported += span;
         self.since_restart += span;
-        if self.steered || !self.sweeps() {
-            self.stage_time += span;
+        if !self.steered && self.wanted().is_some() {
+            return;
         }
+        self.stage_time += span;
         match self.stage {
             Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,
             Stage::Remeasuring => self.remeasured_time += span,
