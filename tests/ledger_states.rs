@@ -161,17 +161,23 @@ async fn a_kill_between_the_close_of_an_hour_and_its_settlement_settles_it_once(
     assert_eq!(recorded, kept[&2][0].total().energy.get(), "nothing lost and nothing twice");
 }
 
-#[tokio::test]
-async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy() {
-    let driver = FakeDriver::new(&[gpu(), gpu()]);
-    let state = tempfile::tempdir().expect("a directory");
-    let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
-    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+/// Starts a daemon, and waits until it has recorded the energy of two GPUs.
+async fn recording(driver: &FakeDriver, state: &std::path::Path, settings: &str) -> Daemon {
+    let daemon = Daemon::start(Daemon::command_set(driver, state, settings), state).await;
     eventually("recorded energy", Duration::from_secs(30), async || {
         let recorded = daemon.get("/v1/status").await.expect(200)["ledger"]["recorded"].clone();
         (recorded.as_array()?.len() >= 2).then_some(())
     })
     .await;
+    daemon
+}
+
+#[tokio::test]
+async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy() {
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
+    let daemon = recording(&driver, state.path(), settings).await;
     assert_eq!(daemon.get("/v1/status").await.expect(200)["ledger"]["unknown_gaps"], 0);
     let job =
         daemon.register(&json!({"name": "on", "gpus": [0], "lease_s": 600, "objective": {"max_slowdown": 0.03}})).await;
@@ -232,12 +238,7 @@ async fn a_reboot_resets_a_counter_that_shows_more_than_before() {
     let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
-    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
-    eventually("recorded energy", Duration::from_secs(30), async || {
-        let recorded = daemon.get("/v1/status").await.expect(200)["ledger"]["recorded"].clone();
-        (recorded.as_array()?.len() >= 2).then_some(())
-    })
-    .await;
+    let daemon = recording(&driver, state.path(), settings).await;
     assert!(daemon.stop("TERM").await.success());
     // The machine restarts, and the counters pass their old readings before the next daemon starts.
     let db = Connection::open(state.path().join("wattune.db")).expect("opens");

@@ -29,6 +29,7 @@ use chrono::{DateTime, Utc};
 pub use decision::{ObservedLimit, RestoreAction, is_undecided, restore_action};
 pub use entry::{Entry, ExternalLimit};
 pub use error::JournalError;
+pub(crate) use file::UNKNOWN_BOOT;
 
 use entry::{Contents, Original};
 use file::JournalFile;

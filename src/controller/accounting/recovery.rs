@@ -8,7 +8,7 @@ use super::backlog::{Downtime, EndedOccupancy, RESET_UNWATCHED, SHORTEST_SPAN};
 use crate::controller::gpus::Gpu;
 use crate::controller::jobs::Job;
 use crate::controller::node::Node;
-use crate::gpu::journal::boot_id;
+use crate::gpu::journal::{UNKNOWN_BOOT, boot_id};
 use crate::store::Checkpoint;
 use wattune_core::domain::{DeviceId, GpuId};
 use wattune_core::ledger::{self, OccupancySpan, OpenInterval};
@@ -29,8 +29,6 @@ const GIVEN_UP: Seconds = Seconds::new(3600.0);
 /// Longest time between two records of a GPU without a counter in which no energy counts as lost: sensors do not
 /// measure faster.
 const MAX_UNRECORDED: TimeDelta = TimeDelta::milliseconds(200);
-/// Result of [`boot_id`] if the kernel reports none, as in some containers.
-const UNKNOWN_BOOT: &str = "unknown";
 
 impl Accounting {
     /// Opens the interval of each GPU that answers for the first time. Once a GPU's counter is read, the increase of

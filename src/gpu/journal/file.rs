@@ -31,7 +31,7 @@ const WITH_LIST: u32 = 4;
 const MAX_LEN: u64 = 16 << 20;
 
 /// The boot's id if the kernel reports none. The list cannot be used then, because its end cannot be recognised.
-pub(super) const UNKNOWN_BOOT: &str = "unknown";
+pub(crate) const UNKNOWN_BOOT: &str = "unknown";
 
 /// The maximum number of readings of the two files: a running daemon may replace both while another process, such as
 /// `wattune doctor`, reads them.

@@ -142,8 +142,8 @@ impl ProgressAccount {
         self.lost.unwrap_or(all)
     }
 
-    /// Adds stalled time, in which the longest pause took `longest`, with its energy, if known. If the mean power of that time is at least `bound`, a power limit
-    /// counts as having lowered it; with `None`, never.
+    /// Adds stalled time, in which the longest pause took `longest`, with its energy, if known. If the mean power of that
+    /// time is at least `bound`, a power limit counts as having lowered it; with `None`, never.
     pub(super) fn add_stall(&mut self, span: Seconds, longest: Seconds, energy: Option<Joules>, bound: Option<Watts>) {
         self.stalled += span;
         self.longest_stall = self.longest_stall.max(longest);
