@@ -287,6 +287,44 @@ async fn work_below_a_temporary_cap_is_compared_with_the_maximum() {
 }
 
 #[tokio::test]
+async fn time_lost_below_a_temporary_cap_is_counted_from_the_limit_that_it_leaves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (hours, cap) = (4.0, Watts::new(150.0));
+    let mut scene = Scene::start(dir.path().into(), hours, slower_by(0.03)).await;
+    // The cap begins before all limits are measured, so that the job is measured up to the cap, and ends long before the
+    // job does.
+    let begins = scene.clock.utc() + TimeDelta::seconds(100);
+    let slot = Slot::new(begins, begins + TimeDelta::hours(2)).expect("some time");
+    let event = DemandResponse {
+        id: EventId::new("cap").expect("an id"),
+        slot,
+        target: Level::Watts(cap),
+        notice: None,
+        ramp: Seconds::ZERO,
+        rebound: None,
+    };
+    scene.controller.announce(event, Caller::Local).await.expect("announced");
+    // Limits go down for the cap before it begins.
+    let down_from = begins - TimeDelta::seconds(64);
+    let (total, mut at_ceilings, mut took) = (Samples::new(400.0 * 3600.0 * hours), Seconds::ZERO, Seconds::ZERO);
+    let mut slowed = [false; 2];
+    while scene.gpu.work_done() < total {
+        let (before, at) = (scene.gpu.work_done(), scene.clock.utc());
+        scene.step().await;
+        let is_capped = (down_from..slot.end()).contains(&at);
+        let ceiling = if is_capped { cap } else { RANGE.max.watts() };
+        at_ceilings += (scene.gpu.work_done() - before) / scene.load.at(ceiling).throughput;
+        took += Seconds::from_delta(scene.clock.utc() - at);
+        slowed[usize::from(is_capped)] |= scene.gpu.limit() < PowerLimit::from_watts(ceiling);
+    }
+    assert_eq!(slowed, [true; 2], "without and with the cap");
+    let slowdown = took / at_ceilings - 1.0;
+    assert!((0.029..=0.031).contains(&slowdown), "{slowdown:.4}");
+    let counted = scene.controller.jobs()[0].slowdown.expect("known");
+    assert!((counted - slowdown).abs() < 5e-4, "{counted:.4} for {slowdown:.4}");
+}
+
+#[tokio::test]
 async fn a_job_with_pauses_of_its_own_keeps_its_deadline() {
     let dir = tempfile::tempdir().expect("a directory");
     let deadline: DateTime<Utc> = "2026-06-01T04:00:00Z".parse().expect("a time");

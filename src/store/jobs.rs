@@ -51,6 +51,9 @@ pub struct StoredProgress {
     /// True if a cap on the node's power had lowered the ceilings (maximum usable limits) when this was stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_lowered_ceilings: bool,
+    /// Reference throughput in samples/s at the lowered ceilings; `None` if they are not lowered or it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lowered_reference: Option<f64>,
     /// Source of the last progress report; `None` before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ProgressSource>,

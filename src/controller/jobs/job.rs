@@ -243,7 +243,8 @@ impl Job {
             job.equip(groups, settings, known);
         }
         if std::mem::take(&mut job.progress.has_lowered_ceilings) {
-            job.progress.account.has_other_ceilings = job.stalls.note_other_ceilings();
+            let reference = job.progress.lowered_reference.take().map(SamplesPerSecond::new);
+            job.note_other_ceilings(reference);
         }
         job
     }

@@ -9,9 +9,9 @@ use crate::store::LastReport;
 use wattune_core::domain::{EventReasons, GpuId, InvalidJob, MOST_SAMPLES, ProgressSource, SetPoint, Work};
 use wattune_core::plan::JobActivity;
 use wattune_core::profile::steps::Setting;
-use wattune_core::profile::{AccountHistory, GpuSnapshot, Profiler, Report};
+use wattune_core::profile::{AccountHistory, GpuSnapshot, Profiler, Report, SettingEstimate};
 use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{Joules, Lasting, Samples, Seconds, Short};
+use wattune_core::units::{Joules, Lasting, Samples, SamplesPerSecond, Seconds, Short};
 
 /// Maximum time on the client's clock: no monotonic clock runs for centuries, so a larger value is not in seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
@@ -208,7 +208,7 @@ impl Job {
             if profiler.restarts() != self.history.restarts() {
                 if let Some(earlier) = profiler.changed_at().and_then(|at| self.history.work_until(at)) {
                     self.stalls.set_earlier(earlier);
-                    self.progress.account.earlier = Some(earlier);
+                    self.progress.account.set_earlier(earlier);
                 }
                 // The reference of these accounts no longer applies.
                 self.history = AccountHistory::after(profiler.restarts());
@@ -220,6 +220,7 @@ impl Job {
                 );
             }
         }
+        self.note_reference();
         Ok(())
     }
 
@@ -249,13 +250,31 @@ impl Job {
     /// the slowdown.
     pub(crate) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
-        let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
-        let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
+        let known = known_settings(self.profiler.as_ref());
         self.progress.account = self.stalls.report(span, done, &known);
         if let (Some(profiler), Some(pauses)) = (&mut self.profiler, self.stalls.latest_pauses()) {
             profiler.exclude_pauses(pauses);
         }
     }
+
+    /// Fixes the time that the work so far takes at its ceilings (maximum usable limits), which change. `reference` is the
+    /// throughput at the ceilings until now, if measured.
+    pub(super) fn note_other_ceilings(&mut self, reference: Option<SamplesPerSecond>) {
+        let known = known_settings(self.profiler.as_ref());
+        self.progress.account = self.stalls.note_other_ceilings(reference, &known);
+    }
+
+    /// Has the reference throughput at lowered ceilings stored, because a daemon that starts knows only the full ones.
+    pub(super) fn note_reference(&mut self) {
+        let reference = self.reference().filter(|_| self.progress.has_lowered_ceilings);
+        self.progress.lowered_reference = reference.map(SamplesPerSecond::get);
+    }
+}
+
+/// Returns a function that returns what is known of the throughput and power at a setting.
+fn known_settings(profiler: Option<&Profiler>) -> impl Fn(&Setting) -> Option<SettingEstimate> + use<> {
+    let known = profiler.map(Profiler::setting_estimates).unwrap_or_default();
+    move |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known)
 }
 
 /// Returns the energy of a group's GPUs up to `now`. The GPUs were read some milliseconds before `now`; the energy

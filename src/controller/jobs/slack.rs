@@ -1,10 +1,11 @@
 //! Time that a job has lost to lower limits, and time that its promises (deadline, maximum slowdown) allow it to lose.
 
 use super::job::Job;
-use wattune_core::domain::{Promise, Work};
+use wattune_core::domain::{PowerLimit, Promise, Work};
+use wattune_core::profile::steps::Setting;
 use wattune_core::profile::{Slack, reserve};
 use wattune_core::time::Now;
-use wattune_core::units::{Samples, SamplesPerSecond, Seconds};
+use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Minimum number of reports that a job must send over its life to be slowed down. With fewer reports, wattune would
 /// notice too late whether the job pauses by itself or is slow.
@@ -56,6 +57,38 @@ impl Job {
         reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), reference_duration)
     }
 
+    /// Returns the part of the job's maximum slowdown that plans leave unspent: [`Self::reserve`] and, below a temporary
+    /// cap, what the job could not make good once the cap ends and it takes less time.
+    pub(in crate::controller) fn planned_reserve(&self) -> f64 {
+        let reserve = self.reserve();
+        let max_slowdown = self.spec.objective.promises().find_map(|promise| match promise {
+            Promise::Slowdown(max) => Some(max),
+            _ => None,
+        });
+        max_slowdown.map_or(reserve, |max| max - (max - reserve).max(0.0) * self.shortest_part())
+    }
+
+    /// Returns the time that all work takes if the node's cap is lifted now, as a fraction of the time that it takes at
+    /// the present ceilings (maximum usable limits); 1 if no cap lowers these, or if the total work is unknown. Until the
+    /// throughput at the full ceilings is measured, it counts as proportional to the limits: no limit raises it by more.
+    fn shortest_part(&self) -> f64 {
+        let Some(reference) = self.reference().filter(|_| self.progress.has_lowered_ceilings) else { return 1.0 };
+        let (duration, is_known) = self.reference_duration(reference);
+        if !is_known || duration <= Seconds::ZERO {
+            return 1.0;
+        }
+        let full: Setting = self.full_ceilings.iter().map(|limit| (*limit).into()).collect();
+        let measured = self.profiler.as_ref().and_then(|profiler| profiler.evidence(&full)).map(|at| at.throughput);
+        let sum = |limit: &dyn Fn(usize) -> PowerLimit| -> Watts {
+            self.groups.iter().enumerate().map(|(i, group)| limit(i).watts() * group.gpu_count()).sum()
+        };
+        let by_limits = || sum(&|i| self.groups[i].range.ceiling) / sum(&|i| self.full_ceilings[i]);
+        let faster =
+            measured.filter(|rate| *rate > SamplesPerSecond::ZERO).map_or_else(by_limits, |rate| reference / rate);
+        let done = self.reference_time(reference).min(duration);
+        (done + (duration - done) * faster.min(1.0)) / duration
+    }
+
     /// Returns the expected time of the job's own pauses in its remaining work; zero while the work or the reference
     /// throughput is unknown.
     pub(in crate::controller) fn pauses_ahead(&self) -> Seconds {
@@ -75,7 +108,7 @@ impl Job {
         let (reference_duration, is_known) = self.reference_duration(reference);
         let (reserve, lost) = (self.reserve(), self.progress.account.lost_time(reference));
         let allowed = objective.promises().filter_map(|promise| match promise {
-            Promise::Slowdown(max) => Some(reference_duration * (max - reserve).max(0.0)),
+            Promise::Slowdown(max) => Some(reference_duration * (max - self.planned_reserve()).max(0.0)),
             Promise::Deadline(at) => {
                 let needed = self.remaining()? / reference * (1.0 + reserve);
                 Some(lost + Seconds::from_delta(at - now.utc) - needed - self.pauses_ahead())

@@ -15,7 +15,7 @@ use wattune_core::cap::LimitPurpose;
 use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
 use wattune_core::profile::steps::joined;
 use wattune_core::profile::{Profiler, Settings as ProfileSettings};
-use wattune_core::units::Watts;
+use wattune_core::units::{Seconds, Watts};
 
 /// Maximum time for which a sweep waits for power.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
@@ -64,7 +64,7 @@ impl Snapshot<'_> {
         // enough.
         let cap = match profiler.is_complete() || lowered {
             true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
-            false => most_ahead(schedule, self.now.utc),
+            false => most_ahead(schedule, self.now.utc, self.cap.lead(self.settings)),
         };
         let soon = self.now.utc + PATIENCE;
         if let Some(cap) = cap {
@@ -136,11 +136,12 @@ fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
 }
 
 /// Returns the highest power that the cap allows throughout some time of length `WORTHWHILE` that begins within
-/// `PATIENCE` from now; `None` if there is no cap throughout such a time.
-fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
-    let mut starts = schedule.boundaries(now, now + PATIENCE);
-    starts.insert(0, now);
-    let caps = starts.iter().map(|at| schedule.over(&Slot::new(*at, *at + WORTHWHILE)?));
+/// `PATIENCE`, or until limits must go down for a cap, which they do `lead` before it; `None` if there is no cap
+/// throughout such a time.
+fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>, lead: Seconds) -> Option<Watts> {
+    let starts = schedule.boundaries(now, now + PATIENCE);
+    let ahead = starts.into_iter().map(|at| (at, WORTHWHILE)).chain([(now, lead.to_delta())]);
+    let caps = ahead.map(|(at, span)| schedule.over(&Slot::new(at, at + span)?));
     caps.reduce(|most, cap| Some(most?.max(cap?))).flatten()
 }
 
@@ -172,9 +173,10 @@ impl Job {
         let full = std::mem::take(&mut self.full_ceilings);
         let mut groups = self.groups.clone();
         groups.iter_mut().zip(ceilings).for_each(|(group, ceiling)| group.range.ceiling = *ceiling);
+        self.note_other_ceilings(self.reference());
         self.equip(groups, settings, known);
-        self.progress.account.has_other_ceilings = self.stalls.note_other_ceilings();
         self.progress.has_lowered_ceilings = ceilings != full;
+        self.note_reference();
         self.full_ceilings = full;
         // A plan refers to points by their indices in the profile.
         self.plan = None;

@@ -67,8 +67,7 @@ impl Job {
         let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.gpu_count();
         let limits = profile.points.iter().map(|p| self.groups.iter().zip(&p.setting).map(limit).sum()).collect();
         let (samples, elapsed) = self.progress_now(now);
-        let excess_before = self.progress.account.earlier.zip(self.reference());
-        let excess_before = excess_before.map_or(Seconds::ZERO, |(earlier, at)| earlier.time - earlier.samples / at);
+        let excess_before = self.reference().map(|reference| self.progress.account.excess_before(reference));
         let work = match self.spec.work {
             Work::TotalSamples(total) => Work::TotalSamples(total - Samples::new(self.progress.first_samples)),
             Work::Unknown => Work::Unknown,
@@ -82,8 +81,8 @@ impl Job {
             progress: Progress {
                 samples,
                 elapsed,
-                excess_before,
-                reserve: self.reserve(),
+                excess_before: excess_before.unwrap_or_default(),
+                reserve: self.planned_reserve(),
                 pauses_ahead: self.pauses_ahead(),
                 carbon: self.emitted_before() + self.emissions.sum().estimate(outlook.reference),
                 past_emissions: self.past_emissions(now, outlook.reference),

@@ -18,8 +18,9 @@ pub struct Progress {
     /// Time that counts as used so far: the time that the samples take at the maximum usable limit, plus the time lost to
     /// lower limits and planned pauses.
     pub elapsed: Seconds,
-    /// Time that the work from before the job's last change took at the maximum usable limit, as measured then, less the
-    /// time that as many samples take at r(l_max), the throughput there now; zero for a job that never changed.
+    /// Time that the work from before the last change of the job, or of its maximum usable limits, took at these limits,
+    /// as measured then, less the time that as many samples take at r(l_max), the throughput at the present ones; zero
+    /// without such a change.
     pub excess_before: Seconds,
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
     /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.

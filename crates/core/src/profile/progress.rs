@@ -62,10 +62,15 @@ pub struct ProgressAccount {
     /// did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<EarlierWork>,
+    /// Part of this account (`earlier` included) from before a cap on the node's power last changed the ceilings; absent
+    /// if none did since the job last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_other_ceilings: Option<EarlierWork>,
 }
 
-/// Work from before a job changed. Its time at the reference setting is fixed with the reference throughput that was
-/// measured before the change, because throughput is different since then.
+/// Work from before a job, or the ceilings (maximum usable limits) of its GPUs, changed. Its time at the reference setting
+/// is fixed with the reference throughput that was measured before the change, because that throughput is different since
+/// then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EarlierWork {
     /// Samples done by the time of the change.
@@ -96,14 +101,33 @@ impl ProgressAccount {
             lost: Some(self.lost().plus(&other.lost())),
             has_other_ceilings: self.has_other_ceilings || other.has_other_ceilings,
             earlier: self.earlier.or(other.earlier),
+            at_other_ceilings: self.at_other_ceilings.or(other.at_other_ceilings),
         }
     }
 
+    /// Fixes the part of this account from before the job changed.
+    pub fn set_earlier(&mut self, earlier: EarlierWork) {
+        self.earlier = Some(earlier);
+        self.at_other_ceilings = None;
+    }
+
+    /// Returns the work whose time at the reference setting is fixed.
+    fn fixed(&self) -> EarlierWork {
+        self.at_other_ceilings.or(self.earlier).unwrap_or_default()
+    }
+
     /// Returns the time that the first `samples` since the first report take at the reference setting, with the
-    /// throughput `reference` for those since the job last changed.
+    /// throughput `reference` for those since the job or its ceilings last changed.
     pub fn reference_time(&self, samples: Samples, reference: SamplesPerSecond) -> Seconds {
-        let earlier = self.earlier.unwrap_or_default();
-        earlier.time + (samples - earlier.samples).max(Samples::ZERO) / reference
+        let fixed = self.fixed();
+        fixed.time + (samples - fixed.samples).max(Samples::ZERO) / reference
+    }
+
+    /// Returns how much longer the work from before the job or its ceilings last changed takes at the reference setting of
+    /// then than with the throughput `reference`.
+    pub fn excess_before(&self, reference: SamplesPerSecond) -> Seconds {
+        let fixed = self.fixed();
+        fixed.time - fixed.samples / reference
     }
 
     /// Returns the expected time of the job's own pauses in the work that it does after these samples, which takes
@@ -118,10 +142,10 @@ impl ProgressAccount {
     }
 
     /// Returns the time lost to lower limits, with the throughput `reference` at the reference setting since the job
-    /// last changed; negative if lower limits were faster.
+    /// or its ceilings last changed; negative if lower limits were faster.
     pub fn lost_time(&self, reference: SamplesPerSecond) -> Seconds {
-        let earlier = self.earlier.unwrap_or_default();
-        earlier.lost + self.lost().less(&earlier.slowed).time(reference)
+        let fixed = self.fixed();
+        fixed.lost + self.lost().less(&fixed.slowed).time(reference)
     }
 
     /// Returns all work in this account as work from before a change, with the throughput `reference` at the reference

@@ -168,14 +168,27 @@ impl StallDetector {
 
     /// Sets the part of the account from before the job changed.
     pub fn set_earlier(&mut self, earlier: EarlierWork) {
-        self.finalised.earlier = Some(earlier);
+        self.finalised.set_earlier(earlier);
     }
 
-    /// Records that the ceilings (maximum usable limits) change, and returns whether a part of the training was at other
-    /// ones. The latest intervals do not count: they are judged again with the new ceilings.
-    pub fn note_other_ceilings(&mut self) -> bool {
-        self.finalised.has_other_ceilings |= self.finalised.samples > Samples::ZERO;
-        self.finalised.has_other_ceilings
+    /// Finalises the account of all reported work, because the ceilings (maximum usable limits) change, and returns it.
+    /// `reference` is the throughput at the ceilings until now, if measured; it stays that of this work. Call this before
+    /// [`Self::set_groups`]. `known` is as in [`Self::report`].
+    pub fn note_other_ceilings(
+        &mut self,
+        reference: Option<SamplesPerSecond>,
+        known: &dyn Fn(&Setting) -> Option<SettingEstimate>,
+    ) -> ProgressAccount {
+        let model = RateModel::new(&self.groups, &self.drawn, known);
+        let judged = self.judged(&model, &self.dips(&model, &self.readings(&model)));
+        let (_, mut account) = self.sums(&judged).pop().unwrap_or((0, self.finalised));
+        if account.samples > Samples::ZERO {
+            account.has_other_ceilings = true;
+            let fixed = reference.map(|reference| account.as_earlier(reference));
+            account.at_other_ceilings = fixed.or(account.at_other_ceilings);
+        }
+        self.finalise(self.recent.len(), account);
+        account.plus(&self.open_interval())
     }
 
     /// Returns the pauses in the interval that the last report ended; `None` if that report showed no progress and so
@@ -196,28 +209,36 @@ impl StallDetector {
         let latest_pauses = LatestPauses { paused, ends_low };
         let judged = self.judged(&model, &found);
         self.latest_pauses = ends.then_some(latest_pauses);
-        let mut sums = self.finalised;
-        let mut oldest = None;
-        let mut at = 0;
+        let sums = self.sums(&judged);
+        let account = sums.last().map_or(self.finalised, |(_, account)| *account);
+        if let Some((end, account)) = sums.first().filter(|_| self.recent.len() > KEPT) {
+            self.finalise(*end, *account);
+        }
+        account.plus(&self.open_interval())
+    }
+
+    /// Returns the account up to the end of each interval, with the number of recent intervals until then. Consecutive
+    /// intervals with pauses have one end, because a pause may span several of them.
+    fn sums(&self, judged: &[IntervalVerdict]) -> Vec<(usize, ProgressAccount)> {
+        let (mut sums, mut account, mut at) = (Vec::new(), self.finalised, 0);
         while at < judged.len() {
             let end = (at..judged.len()).find(|i| !judged[*i].paused).unwrap_or(judged.len()).max(at + 1);
-            sums = sums.plus(&self.split(&judged[at..end], at));
-            if oldest.is_none() {
-                oldest = Some((end, sums));
-            }
+            account = account.plus(&self.split(&judged[at..end], at));
+            sums.push((end, account));
             at = end;
         }
-        // Consecutive intervals with pauses are finalised together, because a pause may span several of them.
-        if let (true, Some((end, sums))) = (self.recent.len() > KEPT, oldest) {
-            self.finalised = sums;
-            self.recent.drain(..end);
-            let oldest = self.recent.front().unwrap_or(&self.open).from;
-            // Readings before the oldest interval show the beginning of a dip that ends in it.
-            while self.drawn.get(BEFORE).is_some_and(|drawn| drawn.to <= oldest) {
-                self.drawn.pop_front();
-            }
+        sums
+    }
+
+    /// Sets the account up to the end of the first `count` recent intervals, and drops these.
+    fn finalise(&mut self, count: usize, account: ProgressAccount) {
+        self.finalised = account;
+        self.recent.drain(..count);
+        let oldest = self.recent.front().unwrap_or(&self.open).from;
+        // Readings before the oldest interval show the beginning of a dip that ends in it.
+        while self.drawn.get(BEFORE).is_some_and(|drawn| drawn.to <= oldest) {
+            self.drawn.pop_front();
         }
-        sums.plus(&self.open_interval())
     }
 
     /// Judges for each recent interval whether it contains pauses.
