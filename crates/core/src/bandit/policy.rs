@@ -23,12 +23,12 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
     }
 }
 
-/// Returns whether `cost`, that of a run in its first epoch, exceeds β times the cost of the best run: even one epoch then
-/// costs too much.
-pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], cost: Cost) -> bool {
+/// Returns whether `cost`, that of a run with this batch size in its first epoch, exceeds β times the cost of the best
+/// run: even one epoch then costs too much.
+pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], batch_size: u64, cost: Cost) -> bool {
     match spec.policy {
         PolicyName::Zeus => zeus::patience(spec, trials, cost) == 0,
-        PolicyName::Wattune => wattune::exceeds_beta(spec, trials, cost),
+        PolicyName::Wattune => wattune::exceeds_beta(spec, trials, batch_size, cost),
     }
 }
 

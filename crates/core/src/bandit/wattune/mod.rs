@@ -49,7 +49,9 @@
 //! higher cost count as a change of the job; with a lower cost, which is less urgent, three. At a change, an unknown
 //! function of any size is added to f and g, with their prior drift and a mean slope of zero. What is known about the
 //! relative costs of batch sizes then remains as an estimate, and exploration begins again, but tries only batch sizes
-//! with a lower estimate than the best.
+//! with a lower estimate than the best. Runs may have been stopped only because the change was not known yet: what is
+//! set aside for untried batch sizes is then available for one that was only stopped, too, once it covers twice the
+//! cost of its dearest stopped run.
 
 mod belief;
 mod regime;
@@ -81,10 +83,11 @@ const REPEATED: f64 = 0.4;
 const OPTIMISM: f64 = 1.5;
 /// Maximum loss on stopped runs per batch size other than the default, as a fraction of a run with the default.
 const ALLOWANCE: f64 = 0.65;
-/// Fraction of the best batch size's cost below which the allowance for losses counts as used up: then no tried batch
-/// size runs except the best.
+/// Fraction of the best batch size's cost below which the allowance for losses counts as used up: then no tried
+/// batch size runs except the best.
 const LEAST: f64 = 0.3;
-/// Fraction of the best batch size's cost that each successful run sets aside for untried batch sizes.
+/// Fraction of the best batch size's cost that each successful run sets aside for untried batch sizes, and after a change
+/// of the job for those that were only stopped since.
 const PUT_BY: f64 = 0.1;
 /// Deviations of the random walk for which beliefs are computed, as multiples of the `walk` of [`EPOCHS`].
 const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
@@ -208,7 +211,7 @@ impl JobBelief {
 
     /// Returns the cheapest arm that reached its target; `None` if no arm has.
     fn best(&self) -> Option<Best> {
-        let reached = |arm: &usize| !self.failed[*arm] && self.observations.iter().any(|s| s.arm == *arm && s.reached);
+        let reached = |arm: &usize| !self.failed[*arm] && self.has_reached(*arm);
         let all = (0..self.tried.len()).filter(reached).map(|arm| Best { arm, cost: self.cost(arm) });
         all.min_by(|a, b| a.cost.total_cmp(&b.cost))
     }
@@ -224,14 +227,16 @@ impl JobBelief {
         ALLOWANCE * others * default + gained - lost
     }
 
-    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs. If the allowance is used
-    /// up and the batch size was never tried, plus the cost that was set aside for untried batch sizes.
+    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs and, if the allowance is
+    /// used up and the batch size was never tried, the cost that was set aside for such batch sizes. After a change of the
+    /// job the latter is also for a batch size that was only stopped since: perhaps because the change was not known yet.
     fn allowance_of(&self, arm: usize, best: Best) -> f64 {
         let allowance = self.allowance(best);
-        if self.tried[arm] || allowance >= LEAST * best.cost {
-            return allowance;
+        let is_untried = !self.tried[arm] && allowance < LEAST * best.cost;
+        if is_untried || (self.changed && self.is_only_stopped(arm)) {
+            return allowance + self.observations.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>();
         }
-        allowance + self.observations.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
+        allowance
     }
 
     /// Returns the next arm to explore, given the best arm so far; `None` if exploration has ended.
@@ -260,14 +265,23 @@ impl JobBelief {
 
     /// Returns true if the allowance suffices for a run of `arm`, which is not the best arm.
     fn affordable(&self, arm: usize, best: Best) -> bool {
-        let allowance = self.allowance(best);
-        let of_arm = || self.results(arm);
-        let survived = of_arm().filter(|s| !s.reached).map(spent).fold(0.0, f64::max);
-        let never = !of_arm().any(|s| s.reached);
-        if allowance < LEAST * best.cost {
-            return !self.tried[arm] && self.allowance_of(arm, best) >= best.cost;
+        let allowance = self.allowance_of(arm, best);
+        let survived = self.results(arm).filter(|s| !s.reached).map(spent).fold(0.0, f64::max);
+        let is_only_stopped = self.is_only_stopped(arm);
+        if self.allowance(best) < LEAST * best.cost && (!self.tried[arm] || is_only_stopped) {
+            return allowance >= best.cost.max(AGAIN * survived);
         }
-        !(never && survived > 0.0 && allowance < AGAIN * survived)
+        (!is_only_stopped || allowance >= AGAIN * survived) && allowance >= LEAST * best.cost
+    }
+
+    /// Returns true if a run with this batch size reached the target since the last change of the job.
+    fn has_reached(&self, arm: usize) -> bool {
+        self.results(arm).any(|s| s.reached)
+    }
+
+    /// Returns true if there were runs with this batch size since the last change of the job, and all were stopped.
+    fn is_only_stopped(&self, arm: usize) -> bool {
+        self.results(arm).next().is_some() && !self.has_reached(arm)
     }
 
     /// Returns the observations of an arm.
@@ -291,7 +305,9 @@ impl JobBelief {
     fn draw(&self, generator: &mut Generator) -> usize {
         let n = self.tried.len();
         let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
-        let known = |k: usize| self.tried[k] || (k > 0 && self.tried[k - 1]) || (k + 1 < n && self.tried[k + 1]);
+        // A batch size that fails, for instance for lack of memory, says nothing in favour of the next one.
+        let works = |k: usize| self.tried[k] && !self.failed[k];
+        let known = |k: usize| self.tried[k] || (k > 0 && works(k - 1)) || (k + 1 < n && works(k + 1));
         let part = |k: usize| if self.results(k).count() == 1 { ONCE } else { TEMPERATURE };
         let part_of_epochs = |k: usize| part(k) * if self.repeats(k) { REPEATED } else { 1.0 };
         let drawn: Vec<f64> = (0..n)
@@ -385,8 +401,13 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
     (1..most).find(given_up_after).unwrap_or(most)
 }
 
-/// Returns whether a cost exceeds β times the expected cost of a run with the best batch size.
-pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], cost: Cost) -> bool {
+/// Returns whether `cost`, that of a run in its first epoch, exceeds β times the expected cost of a run with the best batch
+/// size. False for a batch size that has reached the target: if its epochs cost so much more now, the job has changed,
+/// which only the cost of a whole epoch shows.
+pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], batch_size: u64, cost: Cost) -> bool {
+    if trials.iter().any(|trial| trial.batch_size == batch_size && trial.reached()) {
+        return false;
+    }
     let best = JobBelief::new(spec, trials).and_then(|state| state.best());
     best.zip(spec.beta).is_some_and(|(best, beta)| cost.get() > beta * best.cost)
 }
@@ -407,16 +428,17 @@ pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
 
 /// Returns true if a batch size should not be tried again: its last run failed early and no run ever reached the
 /// target, or its last two runs failed early. A run failed early if the target turned out to be out of reach
-/// before `max_epochs`, or if its first epoch cost too much.
+/// before `max_epochs`, or if no run ever reached it and the first epoch cost too much.
 fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
+    let has_reached = of_arm().any(Trial::reached);
     let early = |t: &&Trial| match t.state {
         State::Ended(Outcome::NotReached) => t.epochs < spec.max_epochs,
-        State::Ended(Outcome::Stopped) => t.epochs == 0,
+        State::Ended(Outcome::Stopped) => t.epochs == 0 && !has_reached,
         _ => false,
     };
     let in_a_row = of_arm().rev().take_while(early).count();
-    in_a_row >= if of_arm().any(Trial::reached) { 2 } else { 1 }
+    in_a_row >= if has_reached { 2 } else { 1 }
 }
 
 fn spent(observation: &Observation) -> f64 {

@@ -336,3 +336,71 @@ fn the_newest_epoch_cost_counts() {
     let (as_now, as_before) = (found(&[100.0, 108.0]), found(&[108.0]));
     assert!((as_now / as_before - 1.0).abs() < 0.01, "{as_now} and not {as_before}");
 }
+
+#[test]
+fn a_batch_size_without_enough_memory_keeps_larger_ones_from_being_tried() {
+    for (default, seed) in [(16, 1), (64, 2), (64, 3)] {
+        let spec = spec(&[16, 32, 64, 128, 256, 512, 1024, 2048], default);
+        let mut generator = Generator::new(seed);
+        let mut trials: Vec<Trial> = Vec::new();
+        for _ in 0..30 {
+            let choice = next(&spec, &trials, &mut generator).expect("something to run");
+            let trial = match choice.batch_size {
+                16 => trial(&trials, 16, 10, 200.0, Outcome::Reached),
+                32 | 64 => trial(&trials, choice.batch_size, 10, 100.0, Outcome::Reached),
+                _ => Trial { epoch_cost: None, ..trial(&trials, choice.batch_size, 0, 0.0, Outcome::NotReached) },
+            };
+            trials.push(trial);
+        }
+        let failed = trials.iter().filter(|t| t.batch_size > 64).count();
+        assert_eq!(failed, 1, "of {:?}", trials.iter().map(|t| t.batch_size).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn the_best_batch_size_comes_back_after_all_have_become_dearer() {
+    for (sizes, factor) in [(vec![32, 64, 128], 2.5), (vec![32, 64, 128], 4.0), (vec![16, 32, 64, 128], 3.0)] {
+        for seed in 1..=8 {
+            let spec = spec(&sizes, 64);
+            let (mut generator, mut noise) = (Generator::new(seed), Generator::new(seed + 100));
+            let mut trials: Vec<Trial> = Vec::new();
+            for run in 0..45 {
+                let choice = next(&spec, &trials, &mut generator).expect("something to run");
+                let usual = match choice.batch_size {
+                    16 => 20.0,
+                    32 => 16.0,
+                    64 => 13.0,
+                    _ => 10.0,
+                };
+                let epoch_cost = usual * if run < 15 { 1.0 } else { factor };
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "about ten")]
+                let needed = (10.0 * (0.05 * noise.normal()).exp()).round() as u32;
+                let allowed = patience(&spec, &trials, choice.batch_size, Cost::new(epoch_cost));
+                let outcome = if needed <= allowed { Outcome::Reached } else { Outcome::Stopped };
+                trials.push(trial(&trials, choice.batch_size, needed.min(allowed), epoch_cost, outcome));
+            }
+            // The first runs after the change are stopped, since they cost more than twice as much as before.
+            let later = trials[30..].iter().filter(|t| t.batch_size == 128 && t.reached()).count();
+            assert!(later >= 12, "{sizes:?}, {factor} times the cost, seed {seed}: {later} of 15 runs");
+        }
+    }
+}
+
+#[test]
+fn a_known_batch_size_is_not_stopped_within_its_first_epoch() {
+    let spec = spec(&[32, 64], 64);
+    let mut trials = Vec::new();
+    for batch_size in [64, 32, 64] {
+        trials.push(trial(&trials, batch_size, 1, if batch_size == 64 { 10.0 } else { 11.0 }, Outcome::Reached));
+    }
+    let dear = Cost::new(30.0);
+    assert!(!super::exceeds_beta(&spec, &trials, 64, dear) && !super::exceeds_beta(&spec, &trials, 32, dear));
+    // A batch size without a result is stopped.
+    assert!(super::exceeds_beta(&spec, &trials[..1], 32, dear));
+    // Two such ends, as earlier versions recorded them, do not exclude a batch size that reached its target.
+    for _ in 0..2 {
+        trials.push(Trial { epoch_cost: None, ..trial(&trials, 64, 0, 0.0, Outcome::Stopped) });
+    }
+    assert!(!super::has_failed(&spec, &trials, 64));
+    assert!(super::has_failed(&spec, &trials[3..], 64));
+}
