@@ -134,6 +134,23 @@ fn the_grid_tries_all_in_order_but_what_fails() {
 }
 
 #[test]
+fn the_grid_begins_anew_on_a_gpu_with_other_limits() {
+    let before = job(TRAIN, POWER, &query(0.5, 8)).expect("a job");
+    let power = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n\
+        d,n,8,o,150,10,90\nd,n,16,o,150,14,95\n";
+    let after = job(TRAIN, power, &query(0.5, 8)).expect("a job");
+    // The switch comes while limits that the other GPU lacks are still to be tried, and after all were tried.
+    for at in [2, 9] {
+        let switch = Switch { at, job: after.clone(), new_gpu: true };
+        let recurring = Recurring { job: &before, recurrences: 12, knobs: KNOBS, switch: Some(&switch) };
+        let result = recur(&recurring, &policy("grid"), 1).expect("runs");
+        let tried: Vec<u64> = result.runs.iter().filter(|run| run.recurrence >= at).map(|run| run.batch_size).collect();
+        assert!(tried.contains(&8) && tried.contains(&16), "{tried:?}");
+        assert_eq!(result.limit.get(), 150.0);
+    }
+}
+
+#[test]
 fn wrong_values_are_named_with_line_and_column() {
     let broken = |train: &str, power: &str| job(train, power, &query(0.5, 16)).expect_err("unusable").to_string();
     let error = broken(TRAIN, &POWER.replace("16,90", "sixteen,90"));

@@ -24,10 +24,16 @@ struct Grid {
 /// Starts with the smallest batch size at its largest limit. A batch size that misses the target once is not tried at
 /// the limits that remain.
 fn start(job: &Job, _: &Knobs, _: u64) -> Result<Box<dyn Chooser>, SimulationError> {
-    let all = job.arms.iter().enumerate().flat_map(|(arm, a)| (0..a.levels.len()).map(move |level| (arm, level)));
-    let mut left: Vec<_> = all.collect();
-    left.reverse();
-    Ok(Box::new(Grid { left, best: (Cost::INFINITE, (job.default, 0)) }))
+    Ok(Box::new(Grid::new(job)))
+}
+
+impl Grid {
+    fn new(job: &Job) -> Self {
+        let all = job.arms.iter().enumerate().flat_map(|(arm, a)| (0..a.levels.len()).map(move |level| (arm, level)));
+        let mut left: Vec<_> = all.collect();
+        left.reverse();
+        Self { left, best: (Cost::INFINITE, (job.default, 0)) }
+    }
 }
 
 impl Chooser for Grid {
@@ -42,6 +48,13 @@ impl Chooser for Grid {
             self.left.retain(|(other, _)| *other != arm);
         } else if ended.cost < self.best.0 {
             self.best = (ended.cost, (arm, level));
+        }
+    }
+
+    /// Begins anew on a new GPU: other GPUs have other limits, and other costs at each.
+    fn switched(&mut self, job: &Job, new_gpu: bool) {
+        if new_gpu {
+            *self = Self::new(job);
         }
     }
 
