@@ -195,9 +195,13 @@ async fn energy_may_come_from_the_ledger() {
     let refused = daemon.post(progress, &json!({"epochs": 1, "job_id": other})).await.problem(422);
     assert_eq!(refused["field"], "job_id", "{refused}");
     let id = daemon.register(&json!({"name": "nightly", "gpus": [0], "batch_size": 64})).await;
-    let report = json!({"epochs": 1, "job_id": id, "time_s": 2});
     tokio::time::sleep(Duration::from_millis(500)).await;
-    daemon.post(progress, &report).await.expect(200);
+    // The job has reported no samples, so that only the client knows the time.
+    let refused = daemon.post(progress, &json!({"epochs": 1, "job_id": id})).await.problem(422);
+    assert_eq!(refused["field"], "time_s", "{refused}");
+    assert!(refused["detail"].as_str().expect("text").contains("has no progress"), "{refused}");
+    daemon.post(progress, &json!({"epochs": 0, "job_id": id})).await.expect(200);
+    daemon.post(progress, &json!({"epochs": 1, "job_id": id, "time_s": 2})).await.expect(200);
     let energy = daemon.get("/v1/recurring/nightly/trials/1").await.expect(200)["energy_j"].as_f64();
     assert!(energy.is_some_and(|e| e > 1.0), "{energy:?}");
     let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);

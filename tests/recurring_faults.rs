@@ -77,6 +77,41 @@ async fn a_trial_that_takes_its_time_from_a_job_loses_none_of_it_when_the_daemon
 }
 
 #[tokio::test]
+async fn a_training_run_that_is_registered_anew_loses_no_energy_not_even_over_restarts() {
+    let state = tempfile::tempdir().expect("a directory");
+    let mut daemon = start(state.path()).await;
+    daemon.put("/v1/recurring/a", &spec()).await.expect(201);
+    daemon.post("/v1/recurring/a/trials", &json!({})).await.expect(201);
+    let trial = "/v1/recurring/a/trials/1";
+    let mut recorded = 0.0;
+    for epochs in 1..=3 {
+        let id = daemon.register(&json!({"name": "a", "gpus": [0], "batch_size": 64})).await;
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        let report = json!({"epochs": epochs, "job_id": id, "time_s": epochs, "metric": 0.1});
+        daemon.post(&format!("{trial}/progress"), &report).await.expect(200);
+        // What it uses after its last report counts, too.
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+        if epochs == 3 {
+            daemon.post(&format!("{trial}/progress"), &report).await.expect(200);
+        }
+        recorded += account["energy_by_device_j"]["gpu"].as_f64().expect("recorded");
+        daemon.stop("TERM").await;
+        daemon = start(state.path()).await;
+    }
+    let view = daemon.get(trial).await.expect(200);
+    let energy = view["energy_j"].as_f64().expect("known");
+    assert!(recorded > 0.0 && (energy / recorded - 1.0).abs() < 1e-6, "{recorded} {view}");
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    assert_eq!(document["trials"][0]["earlier_jobs"].as_array().map(Vec::len), Some(2), "{document}");
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+    let mut wrong = document;
+    wrong["trials"][0]["earlier_jobs"][0]["energy_j"] = json!(2.0 * energy);
+    let refused = daemon.post("/v1/recurring/c/import", &wrong).await.problem(422);
+    assert!(refused["detail"].as_str().expect("text").contains("whose earlier_jobs have"), "{refused}");
+}
+
+#[tokio::test]
 async fn costs_stay_numbers() {
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(state.path()).await;

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::RecurringSpec;
 use crate::store::StoredRecurring;
-use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
+use wattune_core::bandit::{Cost, EarlierJob, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
 use wattune_core::domain::{JobId, JobName, Owners};
 use wattune_core::units::{Joules, Seconds};
 
@@ -57,7 +57,7 @@ pub struct TrialDocument {
     /// Number of completed epochs.
     pub epochs: u32,
     /// Cost of the trial so far: eta × energy + (1 − eta) × time × maximum power; raised if the target counts as out of
-    /// reach.
+    /// reach, with the policy zeus.
     pub cost_j: f64,
     /// Mean cost of an epoch; null before the first epoch has ended. The epochs up to `first_epochs`, which include the
     /// search for the power limit, are left out once there are later ones.
@@ -76,6 +76,11 @@ pub struct TrialDocument {
     pub key: Option<String>,
     /// Training run whose account in wattune's ledger supplies the energy; null if the client reports energy itself.
     pub job_id: Option<String>,
+    /// Training runs that reported before `job_id`, each with its part of the trial's energy and time (`job_id`,
+    /// `energy_j`, `time_s`). Absent without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<std::collections::BTreeMap<String, serde_json::Value>>)]
+    pub earlier_jobs: Vec<EarlierJob>,
     /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
     /// Time at which the trial counts as lost, unless the client reports before.
@@ -180,6 +185,7 @@ impl From<&Run> for TrialDocument {
             first_cost_j: run.first.map(|f| f.1.get()),
             key: run.key.clone(),
             job_id: run.job.as_ref().map(ToString::to_string),
+            earlier_jobs: run.earlier_jobs.clone(),
             begun_at: run.begun_at,
             lease_until: run.lease_until,
             ended_at: trial.ended_at,
@@ -266,13 +272,19 @@ fn is_plausible_time(at: &DateTime<Utc>) -> bool {
 
 impl TrialDocument {
     fn read(self) -> Result<Run, String> {
-        let quantities =
-            [Some(self.cost_j), self.epoch_cost_j, Some(self.energy_j), Some(self.time_s), self.first_cost_j];
-        if quantities.into_iter().flatten().any(|q| q < 0.0) {
+        let own = [Some(self.cost_j), self.epoch_cost_j, Some(self.energy_j), Some(self.time_s), self.first_cost_j];
+        let earlier = self.earlier_jobs.iter().flat_map(|job| [job.energy.get(), job.time.get()]);
+        let quantities: Vec<f64> = own.into_iter().flatten().chain(earlier).collect();
+        if quantities.iter().any(|q| *q < 0.0) {
             return Err("with a negative cost, energy or time".into());
         }
-        if quantities.into_iter().flatten().any(|q| q > MOST) {
+        if quantities.iter().any(|q| *q > MOST) {
             return Err(format!("with a cost, energy or time above {MOST:e}"));
+        }
+        let earlier: Joules = self.earlier_jobs.iter().map(|job| job.energy).sum();
+        // A sum may differ in its last digits.
+        if earlier.get() > self.energy_j * (1.0 + 1e-9) {
+            return Err(format!("whose earlier_jobs have {} J, more than its energy_j", earlier.get()));
         }
         let times = [Some(self.begun_at), Some(self.lease_until), self.ended_at];
         if times.iter().flatten().any(|at| !is_plausible_time(at)) {
@@ -309,6 +321,7 @@ impl TrialDocument {
             first,
             key: self.key,
             job,
+            earlier_jobs: self.earlier_jobs,
             begun_at: self.begun_at,
             lease_until: self.lease_until,
             reason: self.reason,

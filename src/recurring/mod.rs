@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::blocking;
 use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
-use wattune_core::bandit::{self, Ending, GpuSet, Job, Knob, Refused, Report, Run, Terms};
+use wattune_core::bandit::{self, Ending, GpuSet, Job, Knob, MeteringJob, Refused, Report, Run, Terms};
 use wattune_core::domain::{Actor, JobId, JobName, Owners, ProfileKey};
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
@@ -45,7 +45,7 @@ pub struct TrialMessage {
     /// Progress of the trial.
     pub report: Report,
     /// Training run whose account in wattune's ledger supplied the energy; absent if the client reported energy itself.
-    pub job: Option<JobId>,
+    pub job: Option<MeteringJob>,
 }
 
 /// Service for recurring jobs. Cheap to clone.
@@ -232,10 +232,11 @@ impl Recurring {
         Ok(on_page.map(|run| TrialView::of(&stored.job, run, None)).collect())
     }
 
-    /// Returns the batch size of a trial.
-    pub async fn batch_size(&self, name: &JobName, number: u32) -> Result<u64, RecurringError> {
+    /// Returns the batch size of a trial (first value), and the training run that reported for it last (second).
+    pub async fn metering_of(&self, name: &JobName, number: u32) -> Result<(u64, Option<JobId>), RecurringError> {
         let stored = self.outline(name, one(number)).await?;
-        Ok(find(&stored, number)?.trial.batch_size)
+        let run = find(&stored, number)?;
+        Ok((run.trial.batch_size, run.job.clone()))
     }
 
     /// Processes a trial's report.
@@ -251,7 +252,7 @@ impl Recurring {
         message: TrialMessage,
     ) -> Result<VerdictView, RecurringError> {
         let now = self.now();
-        let full_runs = FullRuns { run: message.job.clone(), ..one(number) };
+        let full_runs = FullRuns { run: message.job.as_ref().map(|job| job.id.clone()), ..one(number) };
         let report = move |job: &mut Job| job.report(number, &message.report, message.job.as_ref(), now);
         let (verdict, stored) = self.change(name, full_runs, report).await?;
         Ok(VerdictView::of(&stored.job, find(&stored, number)?, verdict))
@@ -266,7 +267,8 @@ impl Recurring {
         ending: Ending,
     ) -> Result<TrialView, RecurringError> {
         let now = self.now();
-        let full_runs = FullRuns { run: last.as_ref().and_then(|t| t.job.clone()), ..one(number) };
+        let job = last.as_ref().and_then(|t| t.job.as_ref());
+        let full_runs = FullRuns { run: job.map(|job| job.id.clone()), ..one(number) };
         let end = move |job: &mut Job| {
             let last = last.as_ref();
             job.end(number, last.map(|t| &t.report), last.and_then(|t| t.job.as_ref()), ending, now)

@@ -98,7 +98,8 @@ pub struct TrialView {
     pub energy_j: f64,
     /// Training time so far.
     pub time_s: f64,
-    /// Cost that counts for the policy: the actual cost, or more if the target counts as out of reach.
+    /// Cost that counts for the policy: the actual cost, or more if the target counts as out of reach and the policy is
+    /// zeus.
     pub cost_j: f64,
     /// Emissions that `cost_j` amounts to at the reference intensity; only with the objective carbon.
     pub cost_g: Option<f64>,
@@ -106,7 +107,7 @@ pub struct TrialView {
     pub metric: Option<f64>,
     /// Key that the client sent with the request that began the trial.
     pub key: Option<String>,
-    /// Training run whose account in wattune's ledger supplies the energy.
+    /// Training run whose account in wattune's ledger supplies the energy; the last one, if several reported.
     pub job_id: Option<String>,
     /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,

@@ -51,6 +51,7 @@ const MIGRATIONS: &[Migration] = migrations![
     16 "0016_audit.sql",
     17 "0017_owners.sql",
     18 "0018_trial_owners.sql",
+    19 "0019_earlier_jobs.sql",
 ];
 
 pub(super) const fn latest() -> i64 {
@@ -87,6 +88,28 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Checks, without a change, that [`migrate`] knows the version of a database's tables.
+///
+/// # Errors
+///
+/// If the tables belong to a newer version of wattune, or their earlier migrations were not this program's.
+pub(super) fn check(db: &Connection) -> Result<(), StoreError> {
+    let version = match own_version(db)? {
+        Some(version) => version,
+        None if has_former_table(db)? => former_version(db)?,
+        None => 0,
+    };
+    check_known(version)
+}
+
+/// Checks that a version is one of this program's; 0 or less is that of a database without tables.
+fn check_known(version: i64) -> Result<(), StoreError> {
+    match version <= 0 || MIGRATIONS.iter().any(|m| m.version == version) {
+        true => Ok(()),
+        false => Err(missing(version)),
+    }
+}
+
 /// Moves the version from the former table to the header, or runs one migration.
 fn step(db: &mut Connection) -> Result<(), StoreError> {
     let tx = writing(db)?;
@@ -102,9 +125,7 @@ fn step(db: &mut Connection) -> Result<(), StoreError> {
         set_version(&tx, version)?;
     } else {
         let present = own.unwrap_or_default();
-        if present > 0 && !MIGRATIONS.iter().any(|m| m.version == present) {
-            return Err(missing(present));
-        }
+        check_known(present)?;
         let Some(next) = MIGRATIONS.iter().find(|m| m.version > present) else { return Ok(()) };
         tx.execute_batch(next.sql).map_err(|error| match StoreError::from(error) {
             StoreError::Statement(why) => {

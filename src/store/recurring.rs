@@ -181,14 +181,8 @@ impl Store {
         let name = name.clone();
         let sql = "SELECT j.owners, j.members, t.owners FROM recurring_jobs j \
                    JOIN recurring_trials t ON t.job = j.id WHERE j.name = ?1 AND t.number = ?2";
-        let read = move |db: &mut Connection| {
-            let mut statement = db.prepare_cached(sql)?;
-            let mut found = statement.query(params![name.as_str(), number])?;
-            let Some(row) = found.next()? else { return Ok(None) };
-            let users = |column| rows::from_json("recurring job", rows::text(row, column)?);
-            Ok(Some((users(0)?, users(1)?, users(2)?)))
-        };
-        self.recurring.read(read).await
+        let of_row = |row: &Row<'_>| Ok((users(row, 0)?, users(row, 1)?, users(row, 2)?));
+        self.recurring.read(move |db| rows::optional(db, sql, params![name.as_str(), number], of_row)).await
     }
 
     /// Adds members to the recurring job of this name. Returns false if there is no such job, or if one of them is an owner
@@ -231,10 +225,7 @@ impl Store {
                 running: row.get(3)?,
             })
         };
-        let list = move |db: &mut Connection| {
-            db.prepare_cached(sql)?.query_and_then(params![after, limit, now], listed)?.collect::<Result<_, _>>()
-        };
-        self.recurring.read(list).await
+        self.recurring.read(move |db| rows::all(db, sql, params![after, limit, now], listed)).await
     }
 
     /// Returns the `limit` recurring jobs whose last trial began most recently, newest first, and the total number of
@@ -246,8 +237,7 @@ impl Store {
         let read = move |db: &mut Connection| {
             let tx = db.transaction()?;
             let all: i64 = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
-            let names: Vec<JobName> =
-                tx.prepare_cached(sql)?.query_and_then([limit], |row| name(row.get(0)?))?.collect::<Result<_, _>>()?;
+            let names: Vec<JobName> = rows::all(&tx, sql, [limit], |row| name(row.get(0)?))?;
             let mut latest = Vec::with_capacity(names.len());
             for name in names {
                 latest.extend(load(&tx, name, outline)?.map(|(_, stored)| stored));
@@ -261,11 +251,7 @@ impl Store {
     pub async fn overdue_recurring(&self, now: DateTime<Utc>) -> Result<Vec<JobName>, StoreError> {
         let sql = "SELECT DISTINCT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job \
                    WHERE t.state = 'running' AND t.lease_us < ?1";
-        let list = move |db: &mut Connection| {
-            let mut overdue = db.prepare_cached(sql)?;
-            overdue.query_and_then([now.timestamp_micros()], |row| name(row.get(0)?))?.collect::<Result<_, _>>()
-        };
-        self.recurring.read(list).await
+        self.recurring.read(move |db| rows::all(db, sql, [now.timestamp_micros()], |row| name(row.get(0)?))).await
     }
 
     /// Starts the leases of all running trials anew at `now`, because clients could not report while the daemon was
@@ -280,11 +266,12 @@ impl Store {
 }
 
 fn users_of(db: &Connection, name: &JobName) -> Result<Option<(Owners, Owners)>, StoreError> {
-    let mut statement = db.prepare_cached("SELECT owners, members FROM recurring_jobs WHERE name = ?1")?;
-    let mut found = statement.query([name.as_str()])?;
-    let Some(row) = found.next()? else { return Ok(None) };
-    let users = |column| rows::from_json("recurring job", rows::text(row, column)?);
-    Ok(Some((users(0)?, users(1)?)))
+    let sql = "SELECT owners, members FROM recurring_jobs WHERE name = ?1";
+    rows::optional(db, sql, [name.as_str()], |row| Ok((users(row, 0)?, users(row, 1)?)))
+}
+
+fn users(row: &Row<'_>, column: usize) -> Result<Owners, StoreError> {
+    rows::from_json("recurring job", rows::text(row, column)?)
 }
 
 /// Applies `change` to a recurring job and stores what changed. Returns the result of `change`, the job's row identifier

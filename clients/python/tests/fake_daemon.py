@@ -143,6 +143,8 @@ class FakeDaemon:
     def answer_recurring(self, method: str, parts: list[str], body: Any) -> tuple[int, Any]:
         name = parts[0]
         if len(parts) == 1 and method == "PUT":
+            if "number_of_gpus" in body and "gpu_model" not in body:
+                return 422, {"detail": "requires gpu_model; give both or none", "field": "number_of_gpus"}
             known = self.recurring.setdefault(name, body)
             if known != body:
                 return 409, {"detail": f"recurring job {name} has another specification"}

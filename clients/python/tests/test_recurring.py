@@ -44,6 +44,8 @@ def test_uses_the_daemons_batch_size_and_stops_when_told(daemon: FakeDaemon, soc
         assert (run.should_stop, run.reached, run.reason) == (True, True, "it has reached its target")
         run.report(2, 0.9)
     reports = daemon.bodies("POST", "/trials/1/progress")
+    times = [report.pop("time_s") for report in reports]
+    assert 0.0 < times[0] < times[1] < 10.0
     assert reports == [
         {"epochs": 1, "metric": 0.3, "job_id": run.job.id},
         {"epochs": 2, "metric": 0.8, "job_id": run.job.id},
@@ -112,8 +114,46 @@ def test_another_specification_is_refused_but_training_goes_on(
         assert run.batch_size == 128, "other GPUs are no other specification"
 
 
-def test_energy_is_reported_where_the_job_does_not_fit(daemon: FakeDaemon, sock: str) -> None:
-    """The daemon lost the run's job, and the one that was registered instead is not that of the trial."""
+def test_a_quota_is_refused_without_advice_about_a_job_that_does_not_exist(daemon: FakeDaemon, sock: str) -> None:
+    why = "8000 recurring jobs belong to user 1000; DELETE finished jobs"
+    daemon.refuse["PUT", "/nightly"] = (409, {"detail": why})
+    with begin(sock) as run:
+        assert run.batch_size == 64
+        assert run.problem == f"the daemon refuses: {why}"
+
+
+def test_gpus_of_two_models_have_no_number_without_a_model(sock: str) -> None:
+    fake = FakeDaemon(models=["A", "B"]).serve_unix(sock)
+    try:
+        with begin(sock) as run:
+            assert (run.batch_size, run.problem) == (128, None)
+        spec = fake.bodies("PUT", "/v1/recurring/nightly")[0]
+        assert spec["max_power_w"] == 600.0
+        assert not {"number_of_gpus", "gpu_model"} & set(spec)
+    finally:
+        fake.stop()
+
+
+def test_a_job_that_is_registered_anew_reports_under_its_new_id(daemon: FakeDaemon, sock: str) -> None:
+    with begin(sock) as run:
+        until(lambda: run.job.id is not None)
+        first = run.job.id or "?"
+        run.report(0, 0.3)
+        daemon.jobs[first]["ended_at"] = "2026-01-01T00:00:00Z"
+        run.step(128)
+        until(lambda: run.job.id not in (None, first))
+        run.report(1, 0.4)
+        reports = daemon.bodies("POST", "/trials/1/progress")
+        assert [report["job_id"] for report in reports] == [first, run.job.id]
+        assert not any("energy_j" in report for report in reports), "the daemon adds up both jobs"
+
+
+def test_energy_of_gpus_is_reported_where_the_job_does_not_fit(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = daemon.account
+    devices = {"gpu": 3600.0, "cpu": 300.0, "dram": 100.0}
+    monkeypatch.setattr(daemon, "account", lambda j: {**account(j), "energy_j": 4000.0, "energy_by_device_j": devices})
     with begin(sock) as run:
         until(lambda: run.job.id is not None)
         run.job.end()
@@ -121,6 +161,7 @@ def test_energy_is_reported_where_the_job_does_not_fit(daemon: FakeDaemon, sock:
         run.report(0, 0.3)
         report = daemon.bodies("POST", "/trials/1/progress")[-1]
         assert report["energy_j"] == 3600.0
+        assert "job_id" not in report
         assert 0.0 < report["time_s"] < 10.0
 
 

@@ -7,7 +7,8 @@ use super::{Created, FullRuns, Page, StoredRecurring};
 use crate::store::tests::store;
 use crate::store::{FILE_NAME, Store};
 use wattune_core::bandit::{
-    Cost, Ending, Job, Kind, Knob, Outcome, PolicyName, Report, Reward, Run, Spec, State, Target, Terms, Trial,
+    Cost, EarlierJob, Ending, Job, Kind, Knob, Outcome, PolicyName, Report, Reward, Run, Spec, State, Target, Terms,
+    Trial,
 };
 use wattune_core::domain::{JobId, JobName, Owner};
 use wattune_core::units::{Joules, Seconds, Watts};
@@ -18,6 +19,11 @@ fn at(seconds: i64) -> DateTime<Utc> {
 
 fn job_id() -> JobId {
     JobId::new("job-1").expect("an id")
+}
+
+fn earlier_job(number: u32) -> EarlierJob {
+    let job = JobId::new(format!("earlier-{number}")).expect("an id");
+    EarlierJob { job, energy: Joules::new(0.1), time: Seconds::new(0.2) }
 }
 
 /// Returns a recurring job with trials of all kinds, as an import would create it.
@@ -60,6 +66,7 @@ fn recurring() -> StoredRecurring {
             first: (number % 3 == 0).then_some((1, Cost::new(2.0))),
             key: Some(format!("key {number}")),
             job: (number % 5 == 0).then(|| JobId::new(format!("job-{number}")).expect("an id")),
+            earlier_jobs: (1..number % 4).map(|earlier| earlier_job(number * 10 + earlier)).collect(),
             begun_at: at(1),
             lease_until: at(1000),
             reason: format!("trial {number}"),

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, ToSql, named_params, params};
 
 use crate::store::{StoreError, rows};
-use wattune_core::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
+use wattune_core::bandit::{Cost, Job, Run, State, Trial};
 use wattune_core::domain::{JobId, JobName, Owners};
 use wattune_core::units::{Joules, Seconds};
 
@@ -19,7 +19,7 @@ pub struct StoredRecurring {
     pub job: Job,
     /// Owners, who may also delete the job.
     pub owners: Owners,
-    /// Members, who may begin, report and end trials as the owners may.
+    /// Members, who may begin trials as the owners may, and report and end their own.
     pub members: Owners,
 }
 
@@ -67,7 +67,7 @@ impl Page {
 /// Columns of a trial that the policies for batch sizes need.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j, ended_us";
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
-                    reason, owners";
+                    reason, owners, earlier_jobs";
 
 /// Returns the row identifier of a recurring job, and the job with the trials that `trials` reads: first those of which
 /// only the data that policies need are read, second the others.
@@ -96,8 +96,7 @@ pub(super) fn load(
 
 pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
     let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials WHERE job = ?1 ORDER BY number");
-    let runs = db.prepare_cached(&sql)?.query_and_then([job], run)?.collect::<Result<_, _>>()?;
-    Ok((Vec::new(), runs))
+    Ok((Vec::new(), rows::all(db, &sql, [job], run)?))
 }
 
 /// Returns the trials of a recurring job in two lists: first the ended ones, of which only the data that policies need
@@ -107,10 +106,9 @@ pub(super) fn outline(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run>
     // contains all rows sought.
     let running = format!("INDEXED BY recurring_running WHERE job = ?1 AND state = '{RUNNING}' ORDER BY number");
     let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {running}");
-    let runs = db.prepare_cached(&sql)?.query_and_then([job], run)?.collect::<Result<_, _>>()?;
+    let runs = rows::all(db, &sql, [job], run)?;
     let sql = format!("SELECT {TRIAL} FROM recurring_trials WHERE job = ?1 AND state <> '{RUNNING}' ORDER BY number");
-    let past_trials = db.prepare_cached(&sql)?.query_and_then([job], trial)?.collect::<Result<_, _>>()?;
-    Ok((past_trials, runs))
+    Ok((rows::all(db, &sql, [job], trial)?, runs))
 }
 
 /// Reads all data of the trials that `full_runs` selects.
@@ -119,10 +117,7 @@ pub(super) fn complete(db: &Connection, id: i64, job: &mut Job, full_runs: &Full
     let number = full_runs.number.filter(|number| job.run(*number).is_none());
     let mut read = |place: &str, of: &[&dyn ToSql]| -> Result<(), StoreError> {
         let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {place}");
-        let mut found = db.prepare_cached(&sql)?;
-        for found in found.query_and_then(of, run)? {
-            job.complete(found?);
-        }
+        rows::all(db, &sql, of, run)?.into_iter().for_each(|run| job.complete(run));
         Ok(())
     };
     if let Some(number) = number {
@@ -150,15 +145,15 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
     let Run { trial, .. } = run;
     let sql = "INSERT OR REPLACE INTO recurring_trials (job, number, batch_size, kind, state, cost_j, epochs, \
                epoch_cost_j, energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
-               ended_us, reason, owners) \
+               ended_us, reason, owners, earlier_jobs) \
                VALUES (:job, :number, :batch_size, :kind, :state, :cost, :epochs, :epoch_cost, :energy, :time, :metric, \
-               :first_epochs, :first_cost, :key, :job_id, :begun, :lease, :ended, :reason, :owners)";
+               :first_epochs, :first_cost, :key, :job_id, :begun, :lease, :ended, :reason, :owners, :earlier_jobs)";
     db.prepare_cached(sql)?.execute(named_params! {
         ":job": job,
         ":number": trial.number,
         ":batch_size": rows::signed(trial.batch_size)?,
-        ":kind": kind_name(trial.kind),
-        ":state": state_name(trial.state),
+        ":kind": rows::name(&trial.kind)?,
+        ":state": state_name(trial.state)?,
         ":cost": trial.cost.get(),
         ":epochs": trial.epochs,
         ":epoch_cost": trial.epoch_cost.map(Cost::get),
@@ -174,6 +169,7 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
         ":ended": trial.ended_at.map(|at| at.timestamp_micros()),
         ":reason": run.reason.as_str(),
         ":owners": rows::json(&run.owners)?,
+        ":earlier_jobs": rows::json(&run.earlier_jobs)?,
     })?;
     Ok(())
 }
@@ -182,7 +178,7 @@ fn trial(row: &Row<'_>) -> Result<Trial, StoreError> {
     Ok(Trial {
         number: row.get(0)?,
         batch_size: rows::number(row, 1)?,
-        kind: kind(rows::text(row, 2)?)?,
+        kind: rows::from_name("trial", rows::text(row, 2)?)?,
         state: state(rows::text(row, 3)?)?,
         cost: Cost::new(row.get(4)?),
         epochs: row.get(5)?,
@@ -207,40 +203,26 @@ fn run(row: &Row<'_>) -> Result<Run, StoreError> {
         lease_until: rows::time(row.get(16)?)?,
         reason: row.get(17)?,
         owners: rows::from_json("trial", rows::text(row, 18)?)?,
+        earlier_jobs: rows::from_json("trial", rows::text(row, 19)?)?,
     })
-}
-
-const fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Exploration => "exploration",
-        Kind::Concurrent => "concurrent",
-        Kind::Regular => "regular",
-    }
-}
-
-fn kind(name: &str) -> Result<Kind, StoreError> {
-    let all = [Kind::Exploration, Kind::Concurrent, Kind::Regular];
-    let known = all.into_iter().find(|k| kind_name(*k) == name);
-    known.ok_or_else(|| rows::damaged("trial", format!("kind {name:?}")))
 }
 
 /// Name of the state of running trials in the database.
 const RUNNING: &str = "running";
 
-const fn state_name(state: State) -> &'static str {
+/// Returns the name of a state in the database; the name of an ended trial's state is that of its outcome.
+fn state_name(state: State) -> Result<String, StoreError> {
     match state {
-        State::Running => RUNNING,
-        State::Ended(Outcome::Reached) => "reached",
-        State::Ended(Outcome::NotReached) => "not_reached",
-        State::Ended(Outcome::Stopped) => "stopped",
-        State::Ended(Outcome::Withdrawn) => "withdrawn",
-        State::Ended(Outcome::Lost) => "lost",
+        State::Running => Ok(RUNNING.to_owned()),
+        State::Ended(outcome) => rows::name(&outcome),
     }
 }
 
 fn state(name: &str) -> Result<State, StoreError> {
-    let known = Outcome::ALL.map(State::Ended).into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
-    known.ok_or_else(|| rows::damaged("trial", format!("state {name:?}")))
+    match name {
+        RUNNING => Ok(State::Running),
+        outcome => rows::from_name("trial", outcome).map(State::Ended),
+    }
 }
 
 pub(super) fn name(name: String) -> Result<JobName, StoreError> {

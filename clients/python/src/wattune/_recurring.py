@@ -40,7 +40,8 @@ class Recurring:
         reason: The daemon's reason for all this, in words.
         problem: What is wrong, and what to do; None if all is well.
         number: Number of the trial; None without one.
-        job: The run's job, which records its energy; step it after each batch, so that limits are planned too.
+        job: The run's job, which records its energy. Call `step` after each batch: without progress, no power limit is
+            planned.
     """
 
     def __init__(
@@ -133,10 +134,14 @@ class Recurring:
         status = self._daemon.look(self._wait_s)
         body = {**self._spec, **_of_gpus(self._spec, _used(status["gpus"], self._gpus))}
         created = self._request("PUT", "", body)
-        if created.status == 409 and not self._is_same(body):
-            self._refused(created, "change the specification back, take another name, or delete the recurring job")
-            return None
-        if not created.ok and created.status != 409:
+        if created.status == 409:
+            known = self._request("GET", "")
+            if not self._is_same(known, body):
+                # Without a recurring job of this name, the refusal has another reason, such as that there are too many.
+                remedy = "change the specification back, take another name, or delete the recurring job"
+                self._refused(created, remedy if known.ok else "")
+                return None
+        elif not created.ok:
             self._refused(created)
             return None
         trial = self._request("POST", "/trials", {"key": self._key})
@@ -148,18 +153,15 @@ class Recurring:
         self.reason = trial.body.get("reason")
         return int(trial.body["batch_size"])
 
-    def _is_same(self, body: dict[str, Any]) -> bool:
+    def _is_same(self, known: Answer, body: dict[str, Any]) -> bool:
         """True if the daemon's recurring job of this name has what the user asked for.
 
         What is taken from the GPUs may differ from that of the first run: then the first run's holds.
         """
-        known = self._request("GET", "")
-        if not known.ok:
-            return False
-        return all(known.body["spec"].get(field) == body[field] for field in self._spec)
+        return known.ok and all(known.body["spec"].get(field) == body[field] for field in self._spec)
 
     def _report(self, epochs: int, metric: float | None) -> None:
-        report: dict[str, Any] = {"epochs": epochs, "metric": metric}
+        report: dict[str, Any] = {"epochs": epochs, "metric": metric, "time_s": time.monotonic() - self._begun}
         if self.job.id is None and not self._energy_by_account:
             why = self.job.problem or "its job is not registered yet"
             self._note(f"an epoch is not reported, because the run's energy is unknown: {why}")
@@ -168,11 +170,12 @@ class Recurring:
         if not self._energy_by_account:
             of_job = {**report, "job_id": self.job.id}
             verdict = self._request("POST", f"/trials/{self.number}/progress", of_job)
-            # A daemon that lost the job has another one now.
+            # Refused is a job that counts for another trial, and a job registered anew after the trial's end.
             self._energy_by_account = verdict.status in (409, 422) and "job" in verdict.detail
         if self._energy_by_account:
-            energy_j = self.job.summary(timeout_s=min(self._wait_s, 1.0)).energy_j
-            report.update(energy_j=energy_j, time_s=time.monotonic() - self._begun)
+            # A trial's cost counts GPUs alone. The sum has the accounts of all jobs that this run has registered.
+            devices = self.job.summary(timeout_s=min(self._wait_s, 1.0)).energy_by_device_j
+            report["energy_j"] = devices.get("gpu")
             verdict = self._request("POST", f"/trials/{self.number}/progress", report)
         if not verdict.ok:
             self._over = verdict.status in (404, 410)
@@ -237,13 +240,16 @@ def _finite(metric: float | None) -> float | None:
 
 
 def _of_gpus(spec: dict[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the fields of the specification that the user left to the GPUs."""
-    found: dict[str, Any] = {"number_of_gpus": len(gpus)}
+    """Returns the fields of the specification that the user left to the GPUs.
+
+    Their number goes with their model alone: power profiles, which both select, are those of one model.
+    """
+    found: dict[str, Any] = {}
     if "max_power_w" not in spec:
         found["max_power_w"] = sum(float(gpu.get("power_limit_max_w") or _MOST_W) for gpu in gpus)
     models = {gpu["model"] for gpu in gpus}
     if len(models) == 1:
-        found["gpu_model"] = models.pop()
+        found.update(gpu_model=models.pop(), number_of_gpus=len(gpus))
     return found
 
 

@@ -8,16 +8,17 @@ use chrono::{DateTime, Utc};
 
 use super::refused::{MAX_RUNNING, Refused, is_late, refuse_contradiction, refuse_impossible};
 use super::{
-    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, exceeds_beta,
-    next, patience,
+    Choice, Cost, Ending, Generator, MeteringJob, NoneConverges, Outcome, PolicyName, Report, Run, State, Terms, Trial,
+    Verdict, exceeds_beta, next, patience,
 };
-use crate::domain::{JobId, Owners};
+use crate::domain::Owners;
 
 /// Number of lost runs with the same batch size from which on that batch size counts as the cause of the losses, if
 /// none of its runs completed an epoch. The default batch size is exempt.
 const MAX_LOST_WITHOUT_EPOCH: usize = 3;
-/// Cost charged to a run that cannot reach the target, as a multiple of the cost limit of runs (`beta` times the
-/// cheapest successful run). The value is that of the reference implementation's simulator (`zeus-simulator.md`, 3c).
+/// Cost that Zeus's policy charges to a run that cannot reach the target, as a multiple of the cost limit of runs
+/// (`beta` times the cheapest successful run). The value is that of the reference implementation's simulator
+/// (`zeus-simulator.md`, 3c).
 const FAILURE: f64 = 100.0;
 /// Zeus's value of `beta`, from which the charge is computed if the job sets no `beta`.
 const DEFAULT_BETA: f64 = 2.0;
@@ -158,6 +159,7 @@ impl Job {
             first: None,
             key: key.map(str::to_owned),
             job: None,
+            earlier_jobs: Vec::new(),
             begun_at: now,
             lease_until: now + self.terms.lease.to_delta(),
             reason: "it has not reported yet".into(),
@@ -187,8 +189,9 @@ impl Job {
     }
 
     /// Processes a trial's report, which renews the trial's lease and may end the trial. `job` is the training run
-    /// whose ledger account measured energy and time; `None` if the client measured them. If the trial has already
-    /// ended, the report changes nothing, and the response tells the client to stop.
+    /// whose ledger account measured the energy; the report then has the energy of this training run alone, and those
+    /// that reported before are added. `None` if the client measured energy and time. If the trial has already ended,
+    /// the report changes nothing, and the response tells the client to stop.
     ///
     /// # Errors
     /// If the trial does not exist, is lost or withdrawn, or the report is impossible, contradicts the previous one, or
@@ -197,7 +200,7 @@ impl Job {
         &mut self,
         number: u32,
         report: &Report,
-        job: Option<&JobId>,
+        job: Option<&MeteringJob>,
         now: DateTime<Utc>,
     ) -> Result<Verdict, Refused> {
         self.expire(now);
@@ -209,7 +212,7 @@ impl Job {
         let (allowed, late) = if trial.is_running() {
             (self.apply(i, report, job, now)?, false)
         } else {
-            (0, is_late(&self.runs[i], report, job)?)
+            (0, is_late(&self.runs[i], report, job.map(|job| &job.id))?)
         };
         let trial = &self.runs[i].trial;
         let max_epochs = if trial.is_running() { allowed } else { trial.epochs };
@@ -224,7 +227,7 @@ impl Job {
         &mut self,
         number: u32,
         last: Option<&Report>,
-        job: Option<&JobId>,
+        job: Option<&MeteringJob>,
         ending: Ending,
         now: DateTime<Utc>,
     ) -> Result<(), Refused> {
@@ -247,38 +250,37 @@ impl Job {
     }
 
     /// Processes the report of a running trial. Returns the number of epochs after which the trial is stopped.
-    fn apply(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<u32, Refused> {
+    fn apply(
+        &mut self,
+        i: usize,
+        report: &Report,
+        job: Option<&MeteringJob>,
+        now: DateTime<Utc>,
+    ) -> Result<u32, Refused> {
         let spec = &self.terms.spec;
-        let mut report = *report;
-        if job.is_some() {
-            // In an open ledger interval, energy and time are estimates: a later, exact value may be lower.
-            report.energy = report.energy.max(self.runs[i].energy);
-            report.time = report.time.max(self.runs[i].time);
-        }
-        refuse_contradiction(&self.runs[i], &report)?;
+        let mut run = self.runs[i].clone();
+        let report = job.map_or(*report, |job| run.total(report, job));
+        refuse_contradiction(&run, &report)?;
         refuse_impossible(spec, &report)?;
         if report.epochs > 0 && spec.knob.cost(report.energy, report.time) <= Cost::ZERO {
             let why = "and time_s give no cost after an epoch; give joules and seconds since the trial began".into();
             return Err(Refused::Contradiction { field: "energy_j", why });
         }
-        if let Some(job) = job {
-            let other = self.runs.iter().find(|r| r.job.as_ref() == Some(job));
-            if let Some(other) = other.filter(|r| r.trial.number != self.runs[i].trial.number) {
-                return Err(Refused::Taken { job: job.clone(), number: other.trial.number });
+        if let Some(MeteringJob { id, .. }) = job {
+            let other = self.runs.iter().find(|r| r.trial.number != run.trial.number && r.has_job(id));
+            if let Some(other) = other {
+                return Err(Refused::Taken { job: id.clone(), number: other.trial.number });
             }
         }
-        let run = &mut self.runs[i];
         run.apply(&report, &spec.knob);
         run.lease_until = now + self.terms.lease.to_delta();
-        if job.is_some() {
-            run.job = job.cloned();
-        }
+        self.runs[i] = run;
         let (epochs, most) = (report.epochs, spec.max_epochs);
         let run = &self.runs[i];
         // Before the first epoch ends, the cost of the run so far is a lower bound of the cost of one epoch.
         let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && {
             let others = self.trials_but(Some(run.trial.number));
-            exceeds_beta(spec, &others, run.trial.cost)
+            exceeds_beta(spec, &others, run.trial.batch_size, run.trial.cost)
         };
         let allowed = self.max_epochs(run.trial.number);
         if epochs > 0 && self.terms.target.is_reached(report.metric) {
@@ -307,17 +309,17 @@ impl Job {
         (run.trial.state, run.trial.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
     }
 
-    /// Ends a trial as unable to reach the target. Raises the trial's cost to a multiple of the cost of the cheapest
-    /// successful trial, unless there is none or the trial's cost is higher already.
+    /// Ends a trial as unable to reach the target. With Zeus's policy, raises the trial's cost to a multiple of that of
+    /// the cheapest successful trial, unless there is none or the trial's cost is higher already. wattune's policy
+    /// learns from the failure itself, and does not use its cost.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
-        let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
-        let bound =
-            reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(DEFAULT_BETA)));
-        let bound = bound.map(|b| b.min(Cost::MOST));
+        let spec = &self.terms.spec;
+        let times = FAILURE * spec.beta.unwrap_or(DEFAULT_BETA);
+        let reached = self.all().filter(|t| t.reached() && spec.policy == PolicyName::Zeus).map(|t| t.cost);
+        let bound = reached.reduce(Cost::min).map(|least| (least * times).min(Cost::MOST));
         let cost = self.runs[i].trial.cost;
         let charged = bound.filter(|b| *b > cost);
         self.runs[i].trial.cost = charged.unwrap_or(cost);
-        let times = FAILURE * self.terms.spec.beta.unwrap_or(DEFAULT_BETA);
         let charge = charged.map(|charged| {
             let (charged, cost) = (charged.get(), cost.get());
             format!("; its cost counts as {charged:.0} J instead of {cost:.0} J (at most {times:.0} times that of the cheapest \

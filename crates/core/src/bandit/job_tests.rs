@@ -4,7 +4,8 @@ use chrono::TimeDelta;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bandit::{Kind, Knob, PolicyName, Reward, Spec, Target};
+use crate::bandit::{EarlierJob, Kind, Knob, Reward, Spec, Target};
+use crate::domain::JobId;
 use crate::units::{Joules, Seconds, Watts};
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -35,6 +36,11 @@ fn job(policy: PolicyName) -> Job {
 
 fn report(epochs: u32, energy: f64, metric: f64) -> Report {
     Report { epochs, energy: Joules::new(energy), time: Seconds::new(f64::from(epochs)), metric: Some(metric) }
+}
+
+/// Returns a training run whose account supplies the energy, but not the time.
+fn metering(id: &str) -> MeteringJob {
+    MeteringJob { id: JobId::new(id).expect("an id"), has_time: false, before: None }
 }
 
 /// Runs a trial to its end: an epoch costs `each`, and the trial reaches its target after `needs` epochs.
@@ -114,7 +120,7 @@ fn a_client_that_missed_a_response_repeats_its_call() {
 fn after_the_end_consistent_reports_get_the_verdict_and_others_are_rejected() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");
-    let metered_job = JobId::new("a").expect("an id");
+    let metered_job = metering("a");
     let last = report(5, 50.0, 0.6);
     let verdict = job.report(1, &last, None, at(1)).expect("taken");
     assert!(verdict.stop && !verdict.late, "{verdict:?}");
@@ -141,7 +147,7 @@ fn after_the_end_consistent_reports_get_the_verdict_and_others_are_rejected() {
     assert_eq!(job, before);
     job.begin(None, at(3)).expect("begun");
     job.report(2, &last, Some(&metered_job), at(4)).expect("taken");
-    let other = JobId::new("b").expect("an id");
+    let other = metering("b");
     let refused = job.report(2, &last, Some(&other), at(5));
     assert!(matches!(&refused, Err(Refused::Ended { field: "job_id", .. })), "{refused:?}");
     let message = job.report(1, &report(4, 50.0, 0.1), None, at(6)).expect_err("refused").to_string();
@@ -198,12 +204,56 @@ fn an_impossible_report_changes_nothing() {
     assert!(matches!(job.report(1, &free, None, at(2)), Err(Refused::Contradiction { .. })));
     assert_eq!(job.report(2, &report(1, 1.0, 0.1), None, at(2)), Err(Refused::NoSuchTrial(2)));
     assert_eq!(job, before);
-    let metered_job = JobId::new("a").expect("an id");
+    let metered_job = metering("a");
     job.report(1, &report(4, 29.0, 0.1), Some(&metered_job), at(2)).expect("the ledger is exact only later");
     assert_eq!(job.runs[0].energy, Joules::new(30.0));
     job.begin(None, at(3)).expect("begun");
     let taken = job.report(2, &report(1, 10.0, 0.1), Some(&metered_job), at(3));
-    assert_eq!(taken, Err(Refused::Taken { job: metered_job, number: 1 }));
+    assert_eq!(taken, Err(Refused::Taken { job: metered_job.id, number: 1 }));
+}
+
+#[test]
+fn a_training_run_that_is_registered_anew_adds_to_the_one_before() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    let [a, b, c] = ["a", "b", "c"].map(|id| MeteringJob { has_time: true, ..metering(id) });
+    let used = |epochs, energy: f64| Report { time: Seconds::new(energy / 100.0), ..report(epochs, energy, 0.1) };
+    let mut total = |epochs, energy, metering: &MeteringJob| {
+        job.report(1, &used(epochs, energy), Some(metering), at(1)).expect("taken");
+        (job.runs[0].energy.get(), job.runs[0].time.get())
+    };
+    assert_eq!(total(4, 100_000.0, &a), (100_000.0, 1_000.0));
+    assert_eq!(total(5, 10_000.0, &b), (110_000.0, 1_100.0));
+    assert_eq!(total(6, 30_000.0, &b), (130_000.0, 1_300.0));
+    // A report of the first one that comes late counts nothing twice.
+    assert_eq!(total(6, 100_000.0, &a), (130_000.0, 1_300.0));
+    // It used more after its last report.
+    let account = EarlierJob { job: a.id.clone(), energy: Joules::new(104_000.0), time: Seconds::new(1_040.0) };
+    let c = MeteringJob { before: Some(account), ..c };
+    assert_eq!(total(7, 1_000.0, &c), (135_000.0, 1_350.0));
+    // A time that the client measured is that of the whole trial.
+    assert_eq!(total(8, 200_000.0, &metering("c")), (334_000.0, 2_000.0));
+    let before = job.clone();
+    job.report(1, &used(3, 5.0), Some(&metering("d")), at(2)).expect_err("fewer epochs");
+    assert_eq!(job, before);
+    // No part of it counts for another trial.
+    job.begin(None, at(2)).expect("begun");
+    for taken in [&a, &b, &c] {
+        let refused = job.report(2, &used(1, 10.0), Some(taken), at(2));
+        assert_eq!(refused, Err(Refused::Taken { job: taken.id.clone(), number: 1 }));
+    }
+}
+
+#[test]
+fn the_sum_of_many_earlier_training_runs_is_kept() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    for number in 0..300 {
+        let metering = MeteringJob { has_time: true, ..metering(&format!("job-{number}")) };
+        job.report(1, &report(1, 10.0, 0.1), Some(&metering), at(1)).expect("taken");
+    }
+    let run = &job.runs[0];
+    assert_eq!((run.energy, run.time, run.earlier_jobs.len()), (Joules::new(3_000.0), Seconds::new(300.0), 100));
 }
 
 #[test]
@@ -265,14 +315,19 @@ fn a_batch_size_whose_runs_are_lost_is_abandoned() {
 }
 
 #[test]
-fn an_early_failure_is_charged() {
-    let mut job = job(PolicyName::Zeus);
-    job.begin(None, at(0)).expect("begun");
-    train(&mut job, 1, 10.0, 5, at(1));
-    job.begin(None, at(2)).expect("begun");
-    job.end(2, None, None, Ending::NotReached, at(3)).expect("ended");
-    assert_eq!(job.runs[1].trial.cost, Cost::new(100.0 * 2.0 * 50.0));
-    assert_eq!(job.runs[1].energy, Joules::ZERO, "what it used is still known");
+fn an_early_failure_is_charged_if_the_policy_learns_from_costs_alone() {
+    for (policy, cost) in [(PolicyName::Zeus, Cost::new(100.0 * 2.0 * 50.0)), (PolicyName::Wattune, Cost::ZERO)] {
+        let mut job = job(policy);
+        job.begin(None, at(0)).expect("begun");
+        train(&mut job, 1, 10.0, 5, at(1));
+        job.begin(None, at(2)).expect("begun");
+        job.end(2, None, None, Ending::NotReached, at(3)).expect("ended");
+        let failed = &job.runs[1];
+        assert_eq!((failed.trial.state, failed.trial.cost), (State::Ended(Outcome::NotReached), cost), "{policy:?}");
+        assert_eq!(failed.energy, Joules::ZERO, "what it used is still known");
+        assert_eq!(failed.reason.contains("counts as"), policy == PolicyName::Zeus, "{}", failed.reason);
+        assert_ne!(job.outlook().map(|c| c.batch_size), Ok(failed.trial.batch_size), "{policy:?}");
+    }
 }
 
 /// Next action of a client.

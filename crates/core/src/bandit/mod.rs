@@ -39,7 +39,7 @@ pub use numpy::Generator;
 use policy::exceeds_beta;
 pub use policy::{beliefs, favourite, next, patience};
 pub use refused::Refused;
-pub use run::{Ending, Report, Run, Verdict};
+pub use run::{EarlierJob, Ending, MeteringJob, Report, Run, Verdict};
 pub use spec::{GpuSet, InvalidSpec, PolicyName, Reward, Spec, Target, Terms};
 pub use trial::{Belief, Choice, Kind, NoneConverges, Outcome, State, Trial};
 pub use unit_warnings::unit_warnings;

@@ -1,6 +1,7 @@
 //! All data of a trial of a recurring job, the client's reports about the trial, and the responses to these reports.
 
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 
 use super::{Cost, Knob, Outcome, State, Trial};
 use crate::domain::{JobId, Owners};
@@ -18,6 +19,38 @@ pub struct Report {
     /// Target metric after the last completed epoch; `None` if it was not measured or is not a number.
     pub metric: Option<f64>,
 }
+
+/// Training run whose ledger account supplies the energy of a report.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeteringJob {
+    /// Identifier of the training run.
+    pub id: JobId,
+    /// True if the account also supplies the time; false if the client measured the time since the trial's beginning.
+    pub has_time: bool,
+    /// Account of the training run that reported for the trial before this one, which may have used energy after its
+    /// last report; `None` if there is none, or if it is unknown.
+    pub before: Option<EarlierJob>,
+}
+
+/// Training run that reported for a trial before another one took its place, such as after the end of its lease, with
+/// its part of the trial's energy and time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlierJob {
+    /// Identifier of the training run.
+    #[serde(rename = "job_id")]
+    pub job: JobId,
+    /// Energy of the training run's GPUs.
+    #[serde(rename = "energy_j")]
+    pub energy: Joules,
+    /// Time that the training run added to the trial.
+    #[serde(rename = "time_s")]
+    pub time: Seconds,
+}
+
+/// Maximum number of a trial's earlier training runs that are kept apart. Of more of them, the oldest ones are kept as
+/// a sum.
+const MAX_EARLIER_JOBS: usize = 100;
 
 /// Response to a report of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +95,8 @@ pub struct Run {
     pub key: Option<String>,
     /// Training run whose ledger account supplies energy and time; `None` if the client measures them.
     pub job: Option<JobId>,
+    /// Training runs that reported before `job`, whose energy and time are part of the trial's.
+    pub earlier_jobs: Vec<EarlierJob>,
     /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
     /// Time at which the lease expires, and the trial is lost, unless the client reports before.
@@ -78,6 +113,44 @@ impl Run {
     /// target. All other trials end before their lease expires.
     pub(super) fn is_over(&self) -> bool {
         self.trial.is_void() || self.trial.ended_at.is_some_and(|at| at > self.lease_until)
+    }
+
+    /// Returns true if a training run reports for the trial, or has reported before.
+    pub(super) fn has_job(&self, job: &JobId) -> bool {
+        self.job.as_ref() == Some(job) || self.earlier_jobs.iter().any(|earlier| earlier.job == *job)
+    }
+
+    /// Returns the report of the whole trial from that of the training run `job`, which becomes the trial's.
+    pub(super) fn total(&mut self, report: &Report, job: &MeteringJob) -> Report {
+        self.switch_to(job);
+        let (energy, time) = self.of_earlier_jobs();
+        let time = if job.has_time { report.time + time } else { report.time };
+        // In an open ledger interval, energy and time are estimates: a later, exact value may be lower.
+        Report { energy: (report.energy + energy).max(self.energy), time: time.max(self.time), ..*report }
+    }
+
+    /// Makes `job` the training run that reports. What another one has used until now remains part of the trial.
+    fn switch_to(&mut self, job: &MeteringJob) {
+        let before = self.job.replace(job.id.clone()).filter(|before| *before != job.id);
+        let Some(before) = before else { return };
+        let (energy, time) = self.of_earlier_jobs();
+        let account = job.before.as_ref().filter(|account| account.job == before);
+        let energy = (self.energy - energy).max(account.map_or(Joules::ZERO, |account| account.energy));
+        let time = (self.time - time).max(account.map_or(Seconds::ZERO, |account| account.time));
+        // A training run that reports again brings its whole account.
+        self.earlier_jobs.retain(|earlier| earlier.job != job.id);
+        self.earlier_jobs.push(EarlierJob { job: before, energy, time });
+        if self.earlier_jobs.len() > MAX_EARLIER_JOBS {
+            let second = self.earlier_jobs.remove(1);
+            self.earlier_jobs[0].energy += second.energy;
+            self.earlier_jobs[0].time += second.time;
+        }
+    }
+
+    /// Returns the energy and the time of all earlier training runs.
+    fn of_earlier_jobs(&self) -> (Joules, Seconds) {
+        let earlier = &self.earlier_jobs;
+        (earlier.iter().map(|job| job.energy).sum(), earlier.iter().map(|job| job.time).sum())
     }
 
     /// Applies a report, which must not contradict the previous one.

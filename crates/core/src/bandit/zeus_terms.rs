@@ -16,7 +16,7 @@ impl ZeusSpec {
             return invalid("zeus", "has a value that is not a finite number");
         }
         if self.max_power <= 0.0 || !(0.0..=1.0).contains(&self.eta_knob) || self.beta_knob.is_some_and(|b| b <= 0.0) {
-            return invalid("zeus", "has max_power or beta_knob below 0, or eta_knob outside of 0 to 1");
+            return invalid("zeus", "has max_power or beta_knob of 0 or below, or eta_knob outside of 0 to 1");
         }
         if self.max_epochs < 1 || self.num_pruning_rounds < 0 || self.mab_num_explorations < 0 {
             return invalid("zeus", "has a negative count, or max_epochs below 1");

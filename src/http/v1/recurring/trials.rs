@@ -8,17 +8,18 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{RecurringPath, check_users};
-use crate::controller::Caller;
+use crate::controller::view::JobView;
+use crate::controller::{Caller, ControlError};
 use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
-    FromPath, Named, Params, Payload, Wire, default_number, finite, invalid, optional_object, optional_whole_number,
-    page_length, whole_number,
+    FromPath, Named, Params, Payload, Wire, default_number, invalid, optional_object, optional_quantity,
+    optional_whole_number, page_length, whole_number,
 };
 use crate::http::shared::Shared;
 use crate::recurring::{LONGEST_KEY, TrialMessage, TrialView, VerdictView};
 use crate::store::Page;
-use wattune_core::bandit::{Ending, Report};
+use wattune_core::bandit::{EarlierJob, Ending, MeteringJob, Report};
 use wattune_core::domain::{InvalidJob, JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
@@ -65,12 +66,12 @@ pub(in crate::http) struct ReportTrial {
     /// The energy that all GPUs of the trial have used. Required without `job_id`, not allowed with it.
     #[schema(minimum = 0)]
     energy_j: Option<f64>,
-    /// The training time of the trial. Required without `job_id`; with `job_id`, the recorded time of that training run
-    /// by default.
+    /// The training time of the trial. Required without `job_id`, and with a training run that has no progress;
+    /// otherwise, by default, the recorded time of that training run.
     #[schema(minimum = 0)]
     time_s: Option<f64>,
     /// The id of the training run (`POST /v1/jobs`, same name and batch size) whose recorded energy and time count for
-    /// the trial.
+    /// the trial. If it is not that of the last report, the energy and time of both count.
     job_id: Option<String>,
     /// The job's metric after the last completed epoch; null if it was not measured or is not a number.
     metric: Option<f64>,
@@ -114,8 +115,8 @@ impl ReportTrial {
     /// Checks and converts the report, which must have energy from exactly one source: the client or a training run.
     fn checked(self) -> Result<Metered, InvalidJob> {
         let refuse = |field, why: &str| Err(invalid(field, why));
-        let energy = self.energy_j.map(|e| finite("energy_j", Joules::try_new(e))).transpose()?;
-        let time = self.time_s.map(|t| finite("time_s", Seconds::try_new(t))).transpose()?;
+        let energy = optional_quantity("energy_j", self.energy_j, Joules::try_new)?;
+        let time = optional_quantity("time_s", self.time_s, Seconds::try_new)?;
         if energy.is_some_and(|e| e < Joules::ZERO) {
             return refuse("energy_j", "is negative; it counts from the trial's beginning");
         }
@@ -334,16 +335,24 @@ async fn metered(
         Metered::Client(report) => return Ok(TrialMessage { report, job: None }),
         Metered::Job { job, time, rest } => (job, time, rest),
     };
-    let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
-    let (asked, by) = (id.clone(), by.clone());
+    let (batch_size, last) = shared.within(shared.recurring.metering_of(name, number)).await?;
+    let (asked, by, last) = (id.clone(), by.clone(), last.filter(|last| *last != id));
     // A trial with the energy of another user's training run would keep that run from reporting for its own trial.
     let ask = shared.ask(move |controller| {
         Box::pin(async move {
             controller.check_owner(&asked, &by).await?;
-            controller.metered(&asked).await
+            let metered = controller.metered(&asked).await?;
+            // The training run before this one may have used energy after its last report. If its account cannot be
+            // read, what it reported counts.
+            let mut before = None;
+            if let Some(job) = last {
+                let metered = controller.metered(&job).await.ok();
+                before = metered.map(|(view, energy)| EarlierJob { job, energy, time: recorded_time(&view) });
+            }
+            Ok::<_, ControlError>((metered, before))
         })
     });
-    let (view, energy) = ask.await??;
+    let ((view, energy), before) = ask.await??;
     if view.name != name.as_str() || view.batch_size != Some(batch_size) {
         let has = view.batch_size.map_or("none".to_owned(), |b| b.to_string());
         let why = format!(
@@ -353,9 +362,23 @@ async fn metered(
         );
         return Err(invalid("job_id", why).into());
     }
-    let time = time.unwrap_or(Seconds::new(view.active_s + view.stalled_s));
-    let report = Report { energy, time, ..rest };
-    Ok(TrialMessage { report, job: Some(id) })
+    let recorded = recorded_time(&view);
+    // Without progress of the training run, its time is 0, and epochs would cost no time. A report without an epoch
+    // only shows that the run lives, or ends it.
+    if time.is_none() && rest.epochs > 0 && recorded <= Seconds::ZERO {
+        let why = format!(
+            "is missing, and job {id} has no progress from which to take it; give the seconds since the trial began, \
+             or report the job's samples (POST /v1/jobs/{id}/progress)"
+        );
+        return Err(invalid("time_s", why).into());
+    }
+    let report = Report { energy, time: time.unwrap_or(recorded), ..rest };
+    Ok(TrialMessage { report, job: Some(MeteringJob { id, has_time: time.is_none(), before }) })
+}
+
+/// Returns the time in which a training run has reported progress.
+fn recorded_time(view: &JobView) -> Seconds {
+    Seconds::new(view.active_s + view.stalled_s)
 }
 
 fn escaped(byte: u8) -> String {
