@@ -141,6 +141,24 @@ async fn a_token_file_may_be_replaced_while_a_command_runs() {
 }
 
 #[tokio::test]
+async fn a_replaced_key_may_be_deleted_before_its_path_is() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let [new, old] = [("new", 8), ("old", 7)].map(|(name, byte)| key(&state.path().join(name), byte));
+    fs::remove_file(&old).expect("removed");
+    let settings = format!("loopback_control = false\ntoken_keys = [{new:?}, {old:?}]");
+    let daemon = start(&driver, state.path(), &settings).await;
+    let config = state.path().join("test.toml");
+    let config = config.to_str().expect("UTF-8");
+    let issue = ["token", "issue", "--config", config, "--user", "ada", "--scope", "gpu-read", "--expires", "30d"];
+    let issued = Ended::of(&mut wattune(&issue));
+    let token = issued.done().trim();
+    assert_eq!(send(&daemon, "GET", "/auth/whoami", None, &format!("Bearer {token}")).await.0, 200);
+    Ended::of(wattune(&["token", "revoke", "--config", config]).arg(token)).done();
+    assert_eq!(send(&daemon, "GET", "/auth/whoami", None, &format!("Bearer {token}")).await.0, 401);
+}
+
+#[tokio::test]
 async fn a_daemon_with_a_bad_key_does_not_start() {
     let driver = FakeDriver::new(&[json!({})]);
     let state = tempfile::tempdir().expect("a directory");

@@ -70,18 +70,34 @@ impl std::fmt::Debug for KeyContent {
     }
 }
 
+impl KeyError {
+    fn is_missing_file(&self) -> bool {
+        matches!(self, Self::Unreadable { why, .. } if why.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 impl TokenKeys {
-    /// Reads the keys.
+    /// Reads the keys. Only the file of the first one, which signs, must exist: whoever replaces a key deletes the old
+    /// one's file, and may not have removed its path from the settings yet.
     ///
     /// # Errors
     /// The first file that is not a key, or that others could read or replace.
     pub fn load(paths: &[PathBuf]) -> Result<Self, KeyError> {
-        let load = |path: &PathBuf| {
+        let load = |(place, path): (usize, &PathBuf)| -> Result<KeyFile, KeyError> {
             let stamp = stamp(path);
-            let content = Mutex::new(KeyContent { stamp, secret: Some(read(path)?) });
+            let secret = match read(path) {
+                Ok(secret) => Some(secret),
+                Err(error) if place > 0 && error.is_missing_file() => {
+                    let path = path.display();
+                    tracing::warn!("http.token_keys: {path} is missing, so its tokens are refused; remove the path");
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            let content = Mutex::new(KeyContent { stamp, secret });
             Ok(KeyFile { path: path.clone(), content, revoked: RevokedTokens::beside(path)? })
         };
-        paths.iter().map(load).collect::<Result<_, _>>().map(Self)
+        paths.iter().enumerate().map(load).collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns the usable keys with their files.

@@ -199,3 +199,26 @@ fn the_first_key_signs_and_all_verify() {
     let examined = both.examine(&both.issue(&expired).expect("issued")).expect("signed");
     assert_eq!((examined.refused, examined.claims), (Some(TokenError::Expired), expired));
 }
+
+#[test]
+fn a_deleted_key_is_an_error_only_if_it_is_the_first() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let paths = [key(&dir.path().join("new"), &[9; 32]), key(&dir.path().join("old"), &KEY)];
+    let of_old = TokenKeys::load(&paths[1..]).expect("a key").issue(&claims(&[])).expect("issued");
+    assert!(TokenKeys::load(&paths).expect("keys").verify(&of_old).is_ok());
+    std::fs::remove_file(&paths[1]).expect("removed");
+    let left = TokenKeys::load(&paths).expect("the first one is there");
+    let token = left.issue(&claims(&[Scope::Jobs])).expect("issued");
+    assert_eq!(left.verify(&token), Ok(claims(&[Scope::Jobs])));
+    assert_eq!(left.verify(&of_old), Err(TokenError::Invalid("InvalidSignature".into())));
+    left.revoke(&left.examine(&token).expect("signed").id.expect("an id")).expect("listed");
+    assert_eq!(left.verify(&token), Err(TokenError::Invalid("it is revoked".into())));
+    key(&paths[1], &KEY);
+    assert!(left.verify(&of_old).is_ok(), "its file is back");
+    // A file that is there must be a key.
+    std::fs::write(&paths[1], "short").expect("written");
+    assert!(TokenKeys::load(&paths).is_err());
+    std::fs::remove_file(&paths[0]).expect("removed");
+    let missing = TokenKeys::load(&paths).expect_err("no key signs").to_string();
+    assert!(missing.contains("new: cannot read it"), "{missing}");
+}
