@@ -279,6 +279,35 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
 }
 
 #[tokio::test]
+async fn a_correction_takes_energy_from_a_running_job_and_lowers_no_counter() {
+    const HOURS: i64 = 3;
+    let (node, mut controller) = kept(HOURS).await;
+    let id = JobId::new(controller.register(watched()).await.expect("free").job_id).expect("an id");
+    let shares = [Share::Unattributed, Share::Job(id.clone())];
+    let mut seen = Vec::new();
+    for (step, (from, to)) in [(0, (0, 1)), (1, (1, 0))] {
+        let request = CorrectionRequest {
+            device: None,
+            span: Slot::new(at(0), at(HOURS)).expect("from < to"),
+            from: shares[from].clone(),
+            to: shares[to].clone(),
+            who: "somebody".into(),
+            why: "a test".into(),
+            at: at(HOURS),
+        };
+        controller.store().correct(&request).await.expect("corrected");
+        node.pass(step);
+        controller.tick().await;
+        let recorded: f64 = controller.status().ledger.recorded_of_jobs[id.as_str()].values().sum();
+        seen.push((controller.jobs()[0].energy_j.expect("recorded"), recorded));
+    }
+    let [(with, counter), (without, after)] = seen[..] else { panic!("{seen:?}") };
+    assert!(without < with / 2.0 && (counter / with - 1.0).abs() < 1e-6, "{seen:?}");
+    assert!(after > counter, "it goes on with what is recorded: {seen:?}");
+    controller.shut_down().await;
+}
+
+#[tokio::test]
 async fn a_file_whose_values_were_all_blanked_goes_back_to_its_forecast() {
     const HOURS: i64 = 3;
     let node = Node::new();

@@ -5,6 +5,7 @@ from panels import *
 J = 'instance=~"$instance", job_id=~"$job_id"'
 PHASES = {
     0: ("waiting", "text"), 1: ("profiling", "blue"), 2: ("planned", GOOD), 3: ("paused", "yellow"), 4: ("observing", FAIR),
+    5: ("held", "purple"), 6: ("suspended", "dark-yellow"),
 }
 SLOW = [(None, GOOD), (0.03, FAIR), (0.1, BAD)]
 # Ratios of counters: correct in a demo too, whose clock runs faster.
@@ -24,8 +25,8 @@ PHASE = " or ".join(
 
 glance = [
     stat("Phase", "waiting: no report yet. profiling: limits are being measured. planned: limits follow a plan. observing: "
-         "limits may not be set.",
-         Query(f"max({PHASE})", 0, 4), "none", [(None, "text")], graph=False, mappings=words(PHASES)),
+         "limits may not be set. held: waits for its start. suspended: has left its GPUs until the grid is cleaner.",
+         Query(f"max({PHASE})", 0, max(PHASES)), "none", [(None, "text")], graph=False, mappings=words(PHASES)),
     stat("Done", "Reported samples relative to the job's total. Empty for a job without a stated total.",
          Query(f"sum(wattune_job_samples_total{{{J}}} and on (instance, job_id) wattune_job_work_samples{{{J}}}) "
                f"/ sum(wattune_job_work_samples{{{J}}})", 0, 1.001), "percentunit",
@@ -92,7 +93,7 @@ course = [
     series("Throughput", "Samples per second of training, without pauses.",
            [Query(THROUGHPUT, 1e-3, 1e7, "samples per second")], "suffix: samples/s", [(None, "blue")],
            colors={"samples per second": "blue"}),
-    timeline("Phase", "What the daemon does for the job.", [Query(PHASE, 0, 4, "{{job_id}}")], PHASES, height=4),
+    timeline("Phase", "What the daemon does for the job.", [Query(PHASE, 0, max(PHASES), "{{job_id}}")], PHASES, height=4),
 ]
 
 about = table(

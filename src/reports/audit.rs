@@ -70,8 +70,10 @@ pub struct CompletenessView {
 }
 
 /// A device's recorded energy compared with the device's energy counter, over the ledger's blocks (the intervals of
-/// about an hour each) that were closed in the report's span: jobs + idle + unattributed equals counter + integrated +
-/// difference, exactly.
+/// about an hour each) of the report's span: jobs + idle + unattributed equals counter + integrated + difference,
+/// exactly. A block belongs to the hour in which it was closed; up to ten minutes after a full hour, to the hour
+/// before. If the daemon stopped in these minutes, the block also has their energy, which the rows have in the later
+/// hour.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DeviceView {
     /// The id of the device.
@@ -302,11 +304,12 @@ impl MethodView {
             embodied,
             savings: "emissions of the same work at the GPUs' original limits, by each job's profile, minus the job's emissions; \
                       estimated when the job ended, and again before the job's rows per minute are merged into rows per \
-                      hour. A job's saving counts at the time of its end, and for a GPU only if the job had no other. The \
-                      means of several jobs are summed, and so are the bounds of the intervals, as for fully correlated \
-                      errors; jobs without an estimate do not count",
+                      hour. A job's saving counts at the time of its end, and for a GPU only if the job had no other; a \
+                      job that was continued by its key ends with its last part, and its saving is that of all parts. \
+                      The means of several jobs are summed, and so are the bounds of the intervals, as for fully \
+                      correlated errors; jobs without an estimate do not count",
             sci: "ISO/IEC 21031: facility emissions with declared embodied ones of jobs that began and ended in the span, per \
-                  declared functional unit",
+                  declared functional unit; a job that was continued by its key is one job with all of its parts",
         }
     }
 }

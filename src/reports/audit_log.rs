@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::csv::no_formula;
+use super::table::aligned;
 use crate::store::{AuditRecord, AuditState};
 use wattune_core::domain::legible;
 
@@ -41,18 +42,7 @@ const HEAD: [&str; 8] = ["number", "time", "who", "action", "of", "change", "out
 /// Returns records of the audit log as a plain-text table.
 pub fn audit_table(entries: &[AuditEntry]) -> String {
     let rows: Vec<[String; 8]> = std::iter::once(HEAD.map(str::to_owned)).chain(entries.iter().map(cells)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:>width$}"),
-            _ => format!("{cell:<width$}"),
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    aligned(&rows, |column| column == 0).join("\n") + "\n"
 }
 
 fn cells(AuditEntry { number, record }: &AuditEntry) -> [String; 8] {

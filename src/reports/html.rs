@@ -4,10 +4,13 @@ use chrono::{DateTime, Months, NaiveDate, Utc};
 
 use super::audit::{CorrectionView, DeviceView, GapView, RestatementView};
 use super::document::{Mark, Plot, document, escaped};
+use super::table::figure;
 use super::view::{ReportRow, ReportView};
 
-/// The maximum number of rows in the table; JSON and CSV have them all.
+/// The maximum number of rows in the table, and of gaps and corrections; the JSON has them all.
 const ROWS: usize = 500;
+/// The maximum number of restatements.
+const RESTATEMENTS: usize = 50;
 /// The maximum number of bars in a plot.
 const BARS: usize = 24;
 
@@ -138,8 +141,6 @@ const COLUMNS: [&str; 16] = [
 ];
 
 fn table(report: &ReportView) -> String {
-    let figure =
-        |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"));
     let cells = |row: &ReportRow| {
         let id = row.job_id.as_ref().map(|id| format!(" <small>{}</small>", escaped(id))).unwrap_or_default();
         // Show the number of jobs that the saving covers, unless it covers all.
@@ -197,8 +198,9 @@ fn completeness(report: &ReportView) -> String {
             0.0
         },
     );
-    text += "<p>Jobs + idle + unattributed = counter + integrated + difference, in millijoules, over the blocks closed in \
-             this time:</p>\n";
+    text += "<p>Jobs + idle + unattributed = counter + integrated + difference, in millijoules, over the blocks of \
+             this time. A block that was closed up to ten minutes after a full hour belongs to the hour before, with all \
+             of its energy:</p>\n";
     let columns = ["device", "jobs", "idle", "unattributed", "counter", "integrated", "difference"];
     let balance = |d: &DeviceView| {
         let counter = d.counter_mj.map_or_else(|| "none".to_owned(), |mj| mj.to_string());
@@ -214,7 +216,16 @@ fn completeness(report: &ReportView) -> String {
         let energy = gap.energy_j.map_or_else(|| "unknown".to_owned(), |j| format!("{j:.1}"));
         vec![escaped(&gap.device), second(gap.from), second(gap.to), energy, escaped(&gap.filled)]
     };
-    text + &table_of("Gaps", &["gap of", "from", "to", "J", "filled by"], whole.gaps.iter().take(ROWS).map(gap))
+    text += &table_of("Gaps", &["gap of", "from", "to", "J", "filled by"], whole.gaps.iter().take(ROWS).map(gap));
+    text + &left_out(whole.gaps.len(), ROWS)
+}
+
+/// Returns a note on the number of items that a list with `shown` of `all` items leaves out; empty if there are none.
+fn left_out(all: usize, shown: usize) -> String {
+    match all.saturating_sub(shown) {
+        0 => String::new(),
+        more => format!("<p>{more} more are in the JSON.</p>\n"),
+    }
 }
 
 fn second(at: DateTime<Utc>) -> String {
@@ -242,8 +253,8 @@ fn versions(report: &ReportView) -> String {
         let [before, after] = grams;
         vec![hour, r.kind.to_string(), r.version.to_string(), second(r.at), before, after, escaped(&r.reason)]
     };
-    text += &table_of("Restatements", &columns, version.restatements.iter().take(50).map(restatement));
-    text
+    text += &table_of("Restatements", &columns, version.restatements.iter().take(RESTATEMENTS).map(restatement));
+    text + &left_out(version.restatements.len(), RESTATEMENTS)
 }
 
 fn corrections(report: &ReportView) -> String {
@@ -258,11 +269,11 @@ fn corrections(report: &ReportView) -> String {
     };
     "<p>These intervals had another owner at first; the figures above are corrected.</p>\n".to_owned()
         + &table_of("Corrections", &columns, report.corrections.iter().take(ROWS).map(correction))
+        + &left_out(report.corrections.len(), ROWS)
 }
 
 fn method(report: &ReportView) -> String {
     let method = &report.method;
-    let sources: Vec<String> = report.sources.iter().map(|s| format!("{} ({} h)", s.description, s.hours)).collect();
     let mut text = pairs([
         ("Boundary", method.boundary.clone()),
         ("Energy", method.energy.to_owned()),
@@ -271,7 +282,7 @@ fn method(report: &ReportView) -> String {
         ("Embodied", method.embodied.clone()),
         ("Savings", method.savings.to_owned()),
         ("SCI", method.sci.to_owned()),
-        ("Intensities of", sources.join("; ")),
+        ("Intensities of", report.describe_sources()),
         (
             "Written by",
             format!("wattune {}, method {}, {}", method.software, method.version, report.made_at.format("%F %TZ")),
@@ -296,7 +307,71 @@ fn method(report: &ReportView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use chrono::TimeDelta;
+
     use super::*;
+    use wattune_core::domain::{DeviceId, SignalKind, Slot};
+    use wattune_core::ledger::Share;
+    use wattune_core::ledger::report::{
+        Correction, Gap, Grouping, LedgerData, ReportRequest, Restatement, Version, build,
+    };
+    use wattune_core::units::{Micrograms, Millijoules};
+
+    #[test]
+    fn lists_state_the_number_of_items_that_they_leave_out() {
+        let at = |second| DateTime::UNIX_EPOCH + TimeDelta::seconds(second);
+        let slot = |from, to| Slot::new(at(from), at(to)).expect("from < to");
+        let device = DeviceId::new("GPU-0").expect("an id");
+        let gap = |n| Gap {
+            device: device.clone(),
+            slot: slot(n, n + 1),
+            is_rolled_up: false,
+            energy: Ok(Millijoules::ZERO),
+        };
+        let restatement = Restatement {
+            hour: at(0),
+            kind: SignalKind::Average,
+            version: 2,
+            at: at(3600),
+            reason: "new intensities".into(),
+            before: Micrograms::new(1),
+            after: Micrograms::new(2),
+        };
+        let correction = Correction {
+            entry: 1,
+            at: at(3600),
+            who: "ada".into(),
+            why: "a test".into(),
+            from: Share::Idle,
+            to: Share::Unattributed,
+            intervals: 1,
+            energy: Millijoules::ZERO,
+        };
+        let data = LedgerData {
+            periods: Vec::new(),
+            jobs: Vec::new(),
+            holders: BTreeSet::new(),
+            devices: Vec::new(),
+            gaps: (0..501).map(gap).collect(),
+            terms: Vec::new(),
+            sources: Vec::new(),
+            synthetic: false,
+            first_seen: BTreeMap::new(),
+            recorded_span: None,
+            hours_with_energy: 0,
+            unsettled: Millijoules::ZERO,
+            version: Version { restatements: vec![restatement; 52], ..Version::default() },
+            corrections: vec![correction; 503],
+        };
+        let (by, unit, restated_by_pct) = (Grouping::Job, None, 5.0);
+        let request = ReportRequest { by, span: slot(0, 3600), unit, restated_by_pct, now: at(3600) };
+        let page = html(&ReportView::of(&build(request, data)));
+        for more in 1..=3 {
+            assert_eq!(page.matches(&format!("<p>{more} more are in the JSON.</p>")).count(), 1, "{more}");
+        }
+    }
 
     #[test]
     fn a_month_ends_where_the_next_one_begins() {

@@ -39,8 +39,12 @@ fn more(view: &ReportView) -> Vec<Column> {
     all.into_iter().filter(is_shown).collect()
 }
 
+/// Formats a figure with this number of decimal places; a dash stands for an unknown one.
+pub(super) fn figure(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+}
+
 fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
-    let shown = |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
     let name = match &row.job_id {
         Some(id) => format!("{} {id}", legible(&row.shown())),
         None => legible(&row.shown()),
@@ -49,8 +53,8 @@ fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
         name,
         format!("{:.4}", row.energy_kwh),
         format!("{:.1}", row.error_pct()),
-        shown(row.carbon_g, 2),
-        shown(row.mean_intensity_g_per_kwh, 1),
+        figure(row.carbon_g, 2),
+        figure(row.mean_intensity_g_per_kwh, 1),
         row.state.to_string(),
         format!("{:.1}", row.final_pct),
         format!("{:.1}", row.unknown_pct),
@@ -139,9 +143,8 @@ fn notes(view: &ReportView) -> Vec<String> {
     if view.corrections.len() > CORRECTIONS {
         notes.push(format!("{} more corrections are in the JSON.", view.corrections.len() - CORRECTIONS));
     }
-    let sources: Vec<String> = view.sources.iter().map(|s| format!("{} ({} h)", s.description, s.hours)).collect();
-    if !sources.is_empty() {
-        notes.push(format!("Intensities: {}.", sources.join("; ")));
+    if !view.sources.is_empty() {
+        notes.push(format!("Intensities: {}.", view.describe_sources()));
     }
     if let Some(terms) = view.terms.last() {
         notes.push(format!(
@@ -176,36 +179,29 @@ fn title(view: &ReportView) -> String {
     format!("{} to {} UTC, by {}", view.from.format("%F %R"), view.to.format("%F %R"), view.by)
 }
 
+/// Returns the lines of a table whose columns have the same width in all rows; `is_right` chooses those whose cells are
+/// aligned to the right.
+pub(super) fn aligned<R: AsRef<[String]>>(rows: &[R], is_right: impl Fn(usize) -> bool) -> Vec<String> {
+    let columns = rows.first().map_or(0, |row| row.as_ref().len());
+    let width = |column: usize| rows.iter().map(|row| row.as_ref()[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if is_right(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 /// Renders the report as a plain-text table, with numbers aligned to the right, and notes below.
 pub fn table(view: &ReportView) -> String {
-    let cells = cells(view);
-    let columns = cells[0].len();
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = title(view) + "\n\n";
-    for (place, row) in cells.iter().enumerate() {
-        if place + 1 == cells.len() {
-            text += &"-".repeat(widths.iter().sum::<usize>() + 2 * (columns - 1));
-            text.push('\n');
-        }
-        let line: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            })
-            .collect();
-        text += line.join("  ").trim_end();
-        text.push('\n');
-    }
-    text.push('\n');
-    for note in notes(view) {
-        text += &note;
-        text.push('\n');
-    }
-    text
+    let mut lines = aligned(&cells(view), |column| column > 0);
+    // The last column is aligned to the right, so that each line has the width of the table.
+    let rule = "-".repeat(lines[0].chars().count());
+    lines.insert(lines.len() - 1, rule);
+    let notes = notes(view).join("\n");
+    format!("{}\n\n{}\n\n{notes}\n", title(view), lines.join("\n"))
 }
 
 /// Renders the report as Markdown.

@@ -299,6 +299,11 @@ impl ReportView {
             method: MethodView::of(report),
         }
     }
+
+    /// Describes the sources of carbon intensities, each with its number of hours.
+    pub(super) fn describe_sources(&self) -> String {
+        self.sources.iter().map(|s| format!("{} ({} h)", s.description, s.hours)).collect::<Vec<_>>().join("; ")
+    }
 }
 
 fn kwh(energy: Joules) -> f64 {
@@ -354,6 +359,7 @@ impl ReportRow {
                 let of = if known == jobs { String::new() } else { format!(", known of {known} of {jobs} jobs") };
                 format!("{} ({} to {}){of}", grams(mean), grams(low), grams(high))
             }
+            None if self.ended_jobs == 0 => format!("unknown, as none of {jobs} job(s) has ended"),
             None => format!("unknown of {jobs} job(s)"),
         }
     }

@@ -1,6 +1,7 @@
 //! `wattune report` and what it reads: the ledger of a state directory, without a daemon.
 
 mod sample;
+mod savings;
 
 use std::path::Path;
 
@@ -46,6 +47,10 @@ async fn a_small_report_is_as_it_should_be() {
     wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
     SCI: per run, 1 job(s).
     ");
+    let hours = ["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-01T04:00:00Z"];
+    let running = report(dir.path(), &hours);
+    let note = "Saved, compared with the original limit: unknown, as none of 1 job(s) has ended; not part";
+    assert!(running.done().contains(note), "{}", running.done());
 }
 
 #[tokio::test]

@@ -39,7 +39,8 @@ pub(crate) struct Backlog {
     /// Times of jobs on GPUs, for jobs that ended after the last daemon's checkpoint (counter reading up to which
     /// energy is recorded) of the GPU: a part of the energy since that checkpoint belongs to these jobs.
     pub(crate) ended_occupancy: Vec<EndedOccupancy>,
-    /// Ended jobs with energy that was written to the ledger only after the job's end.
+    /// Ended jobs whose energy in the ledger changed after their savings were estimated: it was written late, or was
+    /// corrected.
     pub(crate) late: BTreeSet<JobId>,
     /// State of the last attempt to store the open intervals.
     pub(crate) last_checkpoint: LastCheckpoint,

@@ -102,6 +102,10 @@ impl BudgetSettings {
             (Some(_), None, None) => Ok(()),
             (None, Some(from), Some(until)) if from < until => Ok(()),
             (None, Some(_), Some(until)) => Err(format!("until is {}, not after from", until.format("%FT%TZ"))),
+            (Some(_), ..) => {
+                let key = if from.is_some() { "from" } else { "until" };
+                Err(format!("per and {key} are both set; give only one period: per, or from and until"))
+            }
             _ => Err("limit_g needs a period: give per (\"day\", \"week\" or \"month\"), or from and until".into()),
         }
     }
@@ -214,6 +218,14 @@ mod tests {
             ("limit_g = 0\nper = \"day\"", "limit_g = 0 must be from 0.001 to 1e12"),
             ("limit_g = 1e300\nper = \"day\"", "limit_g = 1e300 must be"),
             ("limit_g = 5", "limit_g needs a period"),
+            (
+                "limit_g = 5\nper = \"day\"\nfrom = \"2026-02-01T00:00:00Z\"\nuntil = \"2026-02-02T00:00:00Z\"",
+                "per and from are both set; give only one",
+            ),
+            (
+                "limit_g = 5\nper = \"day\"\nuntil = \"2026-02-02T00:00:00Z\"",
+                "per and until are both set; give only one",
+            ),
             ("limit_g = 5\nfrom = \"2026-02-01T00:00:00Z\"", "limit_g needs a period"),
             (
                 "limit_g = 5\nfrom = \"2026-02-02T00:00:00Z\"\nuntil = \"2026-02-01T00:00:00Z\"",

@@ -215,8 +215,8 @@ impl Accounting {
         }
     }
 
-    /// Writes the backlog. Records that could not be written stay in it for the next tick. Returns the ended jobs with
-    /// energy that was written only after their end; `None` if there was nothing to write or a write failed.
+    /// Writes the backlog. Records that could not be written stay in it for the next tick. Returns the ended jobs whose
+    /// energy in the ledger changed after their end; `None` if there was nothing to write or a write failed.
     pub(crate) async fn write_backlog(&mut self, node: &mut Node<'_>) -> Option<BTreeSet<JobId>> {
         if self.backlog.is_empty() {
             return None;
@@ -242,6 +242,8 @@ impl Accounting {
             let Share::Job(id) = &row.share else { continue };
             if let Some(job) = node.jobs.get_mut(id) {
                 *job.energy_by_kind.entry(row.device.kind()).or_default() += row.energy;
+                let recorded = self.ledger.recorded_of_jobs.entry(id.clone()).or_default();
+                *recorded.entry(row.device.kind()).or_default() += row.energy;
                 let sum = match row.device.kind() {
                     DeviceKind::Gpu => &mut job.emissions,
                     DeviceKind::Cpu | DeviceKind::Dram => &mut job.cpu_emissions,
@@ -259,7 +261,7 @@ impl Accounting {
         Ok(())
     }
 
-    /// Removes an ended job from the jobs with late energy (written only after the job's end), because the savings of
+    /// Removes an ended job from the jobs whose energy in the ledger changed after their end, because the savings of
     /// the job are estimated now with all of its energy.
     pub(crate) fn forget_late(&mut self, id: &JobId) {
         self.backlog.late.remove(id);

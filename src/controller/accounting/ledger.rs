@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::store::DueReason;
-use wattune_core::domain::{DeviceId, EnergySource, Slot};
+use wattune_core::domain::{DeviceId, DeviceKind, EnergySource, JobId, Slot};
 use wattune_core::ledger::apportion::hours_of;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, Lost};
@@ -50,6 +50,10 @@ pub(crate) struct Ledger {
     pub(super) queued: Vec<Entry>,
     /// Energy recorded since the daemon's start, by device, share (kind of owner) and source (method of measurement).
     pub(super) recorded: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
+    /// Energy recorded for each open job by kind of device. Corrections do not lower it, since a counter must not fall.
+    pub(super) recorded_of_jobs: BTreeMap<JobId, BTreeMap<DeviceKind, Millijoules>>,
+    /// Number of the newest correction's entry at the last check; `None` before the first correction.
+    pub(super) newest_correction: Option<u64>,
     pub(super) gaps: u64,
     pub(super) lost: u64,
     /// Gaps of the last 24 hours: first the state at the count, second the number of gaps with known energy, third the
@@ -73,6 +77,15 @@ impl Ledger {
             let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
             self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
             before = Some(row);
+        }
+    }
+
+    /// Raises the energy recorded for a job to `sums`, its energy in the ledger, where that is more.
+    pub(super) fn raise_recorded(&mut self, job: &JobId, sums: &BTreeMap<DeviceKind, Millijoules>) {
+        let recorded = self.recorded_of_jobs.entry(job.clone()).or_default();
+        for (kind, energy) in sums {
+            let before = recorded.entry(*kind).or_default();
+            *before = (*before).max(*energy);
         }
     }
 

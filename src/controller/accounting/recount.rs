@@ -72,6 +72,7 @@ impl Accounting {
             match (counted, node.jobs.get_mut(&id)) {
                 (Ok((rows, series)), Some(job)) => {
                     job.energy_by_kind = by_kind(&rows);
+                    self.ledger.raise_recorded(&id, &job.energy_by_kind);
                     job.emissions = HourlyEmissions::of(of_job(&rows, &id, true), &series);
                     job.cpu_emissions = HourlyEmissions::of(of_job(&rows, &id, false), &series);
                 }

@@ -1,7 +1,7 @@
 //! Upkeep of the ledger: closes a block each hour, computes hourly emissions when intensities are published, rolls up
 //! old minutes to hours, and records changes of power limits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
@@ -11,7 +11,7 @@ use crate::controller::node::Node;
 use crate::controller::signal::{Signal, SignalUpdate, same_signal};
 use crate::controller::view::{LedgerView, RecordedView, SavedView, SettledView};
 use crate::store::{DueReason, SettlementInput, SourceKey, Store, StoreError};
-use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
+use wattune_core::domain::{DeviceId, DeviceKind, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
 use wattune_core::ledger;
 use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::entry::{Control, Entry};
@@ -76,8 +76,21 @@ impl Accounting {
         if self.add_due_hours(node, hour_of(now)).await? {
             self.recount_jobs(node).await;
         }
+        self.detect_corrections(node).await?;
+        self.ledger.recorded_of_jobs.retain(|id, _| node.jobs.contains(id));
         self.ledger.checked_minute = Some(minute);
         Ok(self.ledger.has_new_values)
+    }
+
+    /// After a correction, also one that was made while no daemon ran, marks the ended jobs whose energy it changed, so
+    /// that their savings are estimated again.
+    async fn detect_corrections(&mut self, node: &Node<'_>) -> Result<(), StoreError> {
+        let newest = node.store.newest_correction().await?;
+        if newest != self.ledger.newest_correction {
+            self.backlog.late.extend(node.store.outdated_outcomes().await?);
+            self.ledger.newest_correction = newest;
+        }
+        Ok(())
     }
 
     /// Records that the new carbon intensities of past hours have been used.
@@ -209,10 +222,15 @@ impl Accounting {
                 source: source.as_str().into(),
                 energy_j: joules(*energy),
             };
+        let of_job = |(id, sums): (&JobId, &BTreeMap<DeviceKind, Millijoules>)| {
+            let sums = sums.iter().map(|(kind, energy)| (kind.name().to_owned(), joules(*energy)));
+            (id.to_string(), sums.collect::<BTreeMap<_, _>>())
+        };
         let of_gaps = ledger.recorded.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
         LedgerView {
             closed_at: ledger.closed_at,
             recorded: ledger.recorded.iter().map(recorded).collect(),
+            recorded_of_jobs: ledger.recorded_of_jobs.iter().map(of_job).collect(),
             gaps: ledger.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
             unknown_gaps: ledger.lost,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use chrono::{DateTime, Utc};
+
 use super::reference::{ReferenceKind, changed_at, evidence_at};
 use crate::controller::error::ControlError;
 use crate::controller::jobs::Job;
@@ -35,6 +37,9 @@ const LEAST_SCORED_H: f64 = 24.0;
 
 /// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
 const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
+
+/// Number of earlier parts of a job from which on no wait counts as the daemon's, since not all outages are known then.
+const MOST_PARTS: usize = 100;
 
 /// Maximum fraction of a job's samples that may be compared with a reference measured only after the job changed.
 const OTHER_WORK: f64 = 0.01;
@@ -226,9 +231,13 @@ impl Estimate<'_> {
     }
 
     /// Returns the waits of the job that the ledger records, before its start and in suspensions within `span`. They
-    /// have no emissions yet.
+    /// have no emissions yet. Times in which earlier parts of the job were dead are no waits.
     async fn waits(&self, span: &Slot) -> Result<WaitingTimes, StoreError> {
-        if self.stored.spec.offers.is_empty() {
+        let earlier = self.earlier_parts().await?;
+        let parts = || std::iter::once(self.stored).chain(&earlier);
+        let offers_to_wait = |part: &StoredJob| part.spec.offers.start.is_some() || part.spec.offers.suspend.is_some();
+        // A job with a key has a time of request even if it offered no wait.
+        if !parts().any(offers_to_wait) || earlier.len() >= MOST_PARTS {
             return Ok(WaitingTimes::default());
         }
         let (mut request, mut changes) = (None, Vec::new());
@@ -241,8 +250,21 @@ impl Estimate<'_> {
         }
         let Some(request) = request else { return Ok(WaitingTimes::default()) };
         let presence = &self.stored.progress.presence;
-        let waits = WaitingTimes::of(&request, &changes, self.stored.registered_at, span.end());
+        let outages = parts().zip(&earlier).map(|(part, before)| outage(before, part.registered_at)).sum();
+        let waits = WaitingTimes::of(&request, &changes, self.stored.registered_at, span.end(), outages);
         Ok(WaitingTimes { stop_time: presence.stop_time, ..waits })
+    }
+
+    /// Returns the earlier jobs with the same key that the job continues, the newest first, at most [`MOST_PARTS`].
+    async fn earlier_parts(&self) -> Result<Vec<StoredJob>, StoreError> {
+        let before = |part: &StoredJob| part.spec.offers.continues.as_ref().map(|before| before.job.clone());
+        let (mut parts, mut next) = (Vec::new(), before(self.stored));
+        while let Some(id) = next.filter(|_| parts.len() < MOST_PARTS) {
+            let Some(part) = self.snapshot.store.job(&id).await? else { break };
+            next = before(&part);
+            parts.push(part);
+        }
+        Ok(parts)
     }
 
     /// Returns the carbon intensities from the request on, if the job waited for its start.
@@ -377,6 +399,19 @@ impl Estimate<'_> {
         };
         Ok((completed, waits))
     }
+}
+
+/// Returns the time for which a job was dead that another one continued at `continued_at`. Zero for a job that was held
+/// or suspended at its end: that wait is the daemon's, and a scheduler takes such a job back to its queue.
+fn outage(before: &StoredJob, continued_at: DateTime<Utc>) -> Seconds {
+    let presence = &before.progress.presence;
+    if presence.is_absent() {
+        return Seconds::ZERO;
+    }
+    // A job that died has ended only after its lease: it was dead from about its last report on.
+    let last_report = before.progress.last.map(|last| last.received);
+    let alive = last_report.max(presence.present_since).unwrap_or(before.registered_at);
+    Seconds::from_delta(continued_at - alive).max(Seconds::ZERO)
 }
 
 /// Returns the parts of a span in which the job was on its GPUs, oldest first.

@@ -18,6 +18,7 @@ use super::view::SavedView;
 use crate::store::{Store, StoreError, StoredJob};
 use wattune_core::domain::{JobId, Slot};
 use wattune_core::ledger::apportion::hour_of;
+use wattune_core::ledger::report::WholeJob;
 use wattune_core::ledger::savings_entries::Outcome;
 
 /// Time after a job's end for which the estimate of its savings waits for actual carbon intensities; sources seldom
@@ -77,8 +78,9 @@ impl SavingsTracker {
 
     async fn sum_up(&mut self, span: &Slot, store: &Store) -> Result<(), StoreError> {
         let jobs = store.jobs_within(span).await?;
+        let jobs = WholeJob::all(&jobs);
         let ended = || jobs.iter().filter(|job| job.ended_within(span));
-        let known = ended().filter_map(|job| job.saved);
+        let known = ended().filter_map(WholeJob::saved);
         self.ended = Some(SavedView {
             saved_g: known.clone().reduce(|a, b| a + b).map(Into::into),
             known_jobs: known.count() as u64,

@@ -20,7 +20,8 @@ impl Snapshot<'_> {
     }
 
     /// Returns the outcome of an ended job, with the reason `why` it is estimated now; `None` if the job has no
-    /// reference to be compared with, or if its savings are the same as in its last outcome.
+    /// reference to be compared with, or if its savings are the same as in its last outcome. An outcome from before a
+    /// correction of the job's energy no longer counts, so it is replaced even by the same savings.
     pub(crate) async fn estimate_outcome(
         &self,
         job: &Job,
@@ -33,14 +34,17 @@ impl Snapshot<'_> {
             return Ok(None);
         }
         let savings = self.savings_of(job, stored).await?;
-        if earlier.as_ref().is_some_and(|before| before.savings == savings) {
+        // Savings of a job whose rows per minute are gone are those from before the correction.
+        let is_corrected =
+            self.store.outdated_outcomes().await?.contains(&stored.id) && !self.store.is_rolled_up(&stored.id).await?;
+        if earlier.as_ref().is_some_and(|before| before.savings == savings) && !is_corrected {
             return Ok(None);
         }
         Ok(Some(Outcome {
             at: self.now.utc,
             job: stored.id.clone(),
             version: earlier.map_or(0, |before| before.version) + 1,
-            why: why.into(),
+            why: if is_corrected { "its energy was corrected".into() } else { why.into() },
             active_s: stored.progress.account.active,
             stalled_s: stored.progress.account.stalled,
             stalled_energy_j: stored.progress.account.stalled_energy,

@@ -1,5 +1,7 @@
 //! Views of the whole daemon, and of its planning, storage, cap, carbon budget and ledger.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -156,6 +158,10 @@ pub struct LedgerView {
     pub closed_at: Option<DateTime<Utc>>,
     /// Energy recorded since the daemon's start, by device, owner and method of measurement.
     pub recorded: Vec<RecordedView>,
+    /// Energy recorded for each open job by kind of device, in joules, by the job's id. For metrics, whose counters
+    /// must not fall: corrections do not lower it.
+    #[serde(skip)]
+    pub recorded_of_jobs: BTreeMap<String, BTreeMap<String, f64>>,
     /// Number of gaps since the daemon's start: unmonitored times whose energy a counter showed afterwards.
     pub gaps: u64,
     /// Energy of the gaps since the daemon's start.

@@ -9,7 +9,7 @@ use crate::controller::Phase;
 use crate::controller::view::{JobView, Mode, StatusView};
 use wattune_core::units::Seconds;
 
-const PHASES: [(Phase, &str); 7] = [
+pub(super) const PHASES: [(Phase, &str); 7] = [
     (Phase::Waiting, "waiting"),
     (Phase::Profiling, "profiling"),
     (Phase::Planned, "planned"),
@@ -68,11 +68,20 @@ fn is_shown(status: &StatusView, job: &JobView) -> bool {
 }
 
 const COUNTERS: [(&str, &str, &str, Value); 4] = [
-    ("job_energy", "joules", "Recorded energy of the job", |_, j| j.energy_j),
+    ("job_energy", "joules", "Recorded energy of the job", |s, j| {
+        // The sum of no numbers would be −0, so the fold begins with 0.
+        j.energy_j.map(|_| recorded(s, j).values().fold(0.0, |sum, joules| sum + joules))
+    }),
     ("job_samples", "", "Samples reported by the job", |_, j| j.samples),
     ("job_active", "seconds", "Time the job spent training", |_, j| Some(j.active_s)),
     ("job_stalled", "seconds", "Time without progress that wattune did not cause", |_, j| Some(j.stalled_s)),
 ];
+
+/// Returns the energy of a job by kind of device, in joules. As a counter must not fall, a correction of the running
+/// job's energy does not lower it; reports have the corrected energy.
+fn recorded<'a>(status: &'a StatusView, job: &'a JobView) -> &'a BTreeMap<String, f64> {
+    status.ledger.recorded_of_jobs.get(&job.job_id).unwrap_or(&job.energy_by_device_j)
+}
 
 /// The maximum number of jobs with series: first jobs whose GPUs wattune controls, then the newest jobs.
 const SHOWN: usize = 100;
@@ -119,7 +128,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let help = "Recorded energy of the job by device kind: gpu, cpu or dram";
     let by_kind = families.counter("job_device_energy", "joules", help);
     for job in &jobs {
-        for (kind, energy) in &job.energy_by_device_j {
+        for (kind, energy) in recorded(status, job) {
             by_kind.add([("job_id", job.job_id.clone()), ("kind", kind.clone())], *energy);
         }
     }

@@ -269,6 +269,7 @@ fn ledger() -> LedgerView {
             recorded("GPU-aa", "unattributed", "counter_gap", 34.0),
             recorded("cpu:package-0", "idle", "counter", 90.25),
         ],
+        recorded_of_jobs: BTreeMap::new(),
         gaps: 1,
         unknown_gaps: 2,
         gaps_last_day: Some(3),
@@ -446,6 +447,47 @@ fn series_of_recurring_jobs_are_bounded() {
     assert!((1..=400).contains(&series), "{series}");
     assert!(text.contains("wattune_recurring_jobs 70.0\n"), "{text}");
     assert!(text.contains(&format!("wattune_recurring_jobs_left_out {}.0\n", 70 - series / 100)), "{text}");
+}
+
+/// A job's counters show what was recorded, even if a correction has taken energy away since.
+#[test]
+fn a_correction_lowers_no_counter() {
+    let value = |text: &str, series: &str| -> f64 {
+        let line =
+            text.lines().find_map(|line| line.strip_prefix(series)).unwrap_or_else(|| panic!("{series}: {text}"));
+        line.trim().parse().expect("a number")
+    };
+    let id = job().job_id;
+    let series = [
+        format!("wattune_job_energy_joules_total{{job_id=\"{id}\"}}"),
+        format!("wattune_job_device_energy_joules_total{{job_id=\"{id}\",kind=\"gpu\"}}"),
+    ];
+    let mut status = status();
+    let before = encode(&status, &[], None).expect("text");
+    status.ledger.recorded_of_jobs = [(id, status.jobs[0].energy_by_device_j.clone())].into();
+    status.jobs[0].energy_j = Some(150.0);
+    status.jobs[0].energy_by_device_j = [("gpu".to_owned(), 50.0), ("cpu".to_owned(), 100.0)].into();
+    let after = encode(&status, &[], None).expect("text");
+    assert_eq!(series.each_ref().map(|of| value(&before, of)), [1_000.0, 900.0]);
+    assert_eq!(series.each_ref().map(|of| value(&after, of)), [1_000.0, 900.0]);
+}
+
+/// Checks that the Job dashboard knows every phase: a phase that it lacks would show as no data.
+#[test]
+fn the_job_dashboard_asks_for_every_phase() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/queries.json");
+    let queries = std::fs::read_to_string(path).expect("a readable file");
+    let queries: Vec<serde_json::Value> = serde_json::from_str(&queries).expect("a list");
+    let phases: std::collections::BTreeSet<&str> = super::job::PHASES.iter().map(|(_, name)| *name).collect();
+    let highest = (phases.len() - 1) as f64;
+    let asked: Vec<_> = queries.iter().filter(|q| q["dashboard"] == "job" && q["panel"] == "Phase").collect();
+    assert_eq!(asked.len(), 2, "{asked:#?}");
+    for query in asked {
+        let expr = query["expr"].as_str().expect("a query");
+        let named = expr.split("phase=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        assert_eq!(named.collect::<std::collections::BTreeSet<_>>(), phases, "{query}");
+        assert_eq!(query["high"].as_f64(), Some(highest), "{query}");
+    }
 }
 
 /// Checks that the names in Grafana's panels and alerts exist.

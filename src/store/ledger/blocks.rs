@@ -44,7 +44,7 @@ fn append(db: &mut Connection, intervals: &[Interval], checkpoints: &[Checkpoint
         open.rows += 1;
         open.tail = open.tail.then(&Row::line(row));
         let (share, job) = rows::share_columns(&row.share);
-        let (start, end) = (row.slot.start().timestamp_micros(), row.slot.end().timestamp_micros());
+        let [start, end] = rows::ends(&row.slot);
         let (device, energy, source) = (row.device.as_str(), rows::to_i64(row.energy)?, row.source.as_str());
         let (id, block, hash) = (open.rows, open.block, open.tail.as_bytes());
         let columns = params![id, device, share, job, start, end, energy, source, block, hash];

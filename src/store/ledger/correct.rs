@@ -1,7 +1,7 @@
 //! Corrections: a new entry attributes closed intervals to another share (who the energy belongs to: a job, idle or
 //! unattributed). The recorded share remains visible.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -101,11 +101,27 @@ impl Store {
         let request = request.clone();
         self.write.run(move |db| correct(db, &request)).await
     }
+
+    /// Returns the number of the newest correction's entry in the ledger; `None` if there is no correction.
+    pub async fn newest_correction(&self) -> Result<Option<u64>, StoreError> {
+        let sql = "SELECT MAX(seq) FROM ledger WHERE kind = 'correction'";
+        let newest = move |db: &mut Connection| -> Result<Option<u64>, StoreError> {
+            let seq: Option<i64> = rows::one(db, sql, [], rows::first)?;
+            seq.map(rows::unsigned).transpose()
+        };
+        self.short_reads.run(newest).await
+    }
+
+    /// Returns the jobs whose newest outcome (the savings of an ended job) no longer counts, because a later correction
+    /// changed their energy.
+    pub async fn outdated_outcomes(&self) -> Result<BTreeSet<JobId>, StoreError> {
+        self.short_reads.run(|db| outdated_outcomes(&*db.transaction()?)).await
+    }
 }
 
 fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<CorrectionResult, CorrectionError> {
     let tx = writing(db)?;
-    let (start, end) = (request.span.start().timestamp_micros(), request.span.end().timestamp_micros());
+    let [start, end] = rows::ends(&request.span);
     let (share, job) = rows::share_columns(&request.from);
     let device = request.device.as_ref().map(DeviceId::as_str);
     let sql = "SELECT MIN(hour_us) FROM rolled_up WHERE hour_us + 3600000000 > ?1 AND hour_us < ?2 AND share = ?3 \
@@ -168,6 +184,31 @@ fn corrected(row: &Row<'_>) -> Result<Corrected, StoreError> {
         source: interval.source,
         energy_mj: interval.energy,
     })
+}
+
+/// Returns the number of the newest correction that gave energy to a job or took energy from it, by the id of the job.
+pub(super) fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
+    let sql = "SELECT seq, json_extract(line, '$.from.job'), json_extract(line, '$.to.job') FROM ledger \
+               WHERE kind = 'correction' ORDER BY seq";
+    let of_entry = |row: &Row<'_>| {
+        let seq = rows::number(row, 0)?;
+        Ok::<_, StoreError>([(row.get(1)?, seq), (row.get(2)?, seq)])
+    };
+    let found: Vec<[(Option<String>, u64); 2]> = rows::all(tx, sql, [], of_entry)?;
+    Ok(found.into_iter().flatten().filter_map(|(job, seq)| Some((job?, seq))).collect())
+}
+
+fn outdated_outcomes(tx: &Connection) -> Result<BTreeSet<JobId>, StoreError> {
+    let sql = "SELECT MAX(seq) FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
+               AND json_extract(line, '$.job') = ?1 AND kind = 'outcome'";
+    let mut outdated = BTreeSet::new();
+    for (job, correction) in newest_corrections(tx)? {
+        let outcome: Option<i64> = rows::one(tx, sql, [&job], rows::first)?;
+        if outcome.map(rows::unsigned).transpose()?.is_some_and(|outcome| outcome < correction) {
+            outdated.extend(JobId::new(job).ok());
+        }
+    }
+    Ok(outdated)
 }
 
 /// Returns the corrections of intervals that begin in a span of full hours, oldest first.

@@ -2,7 +2,7 @@
 //! an hour.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, ToSql, params, params_from_iter};
 
 use super::chain::INTERVAL;
 use crate::store::{Store, StoreError, rows};
@@ -21,49 +21,39 @@ impl Store {
 
     /// Returns the intervals of a job, oldest first; rolled-up hours are returned as intervals of an hour.
     pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
-        let job = job.clone();
-        let read = move |db: &mut Connection| {
-            let tx = db.transaction()?;
-            let sql = "SELECT * FROM rolled_up WHERE job_id = ?1 ORDER BY hour_us";
-            let mut found = rows::all(&tx, sql, [job.as_str()], rows::rolled_up)?;
-            let sql = format!("SELECT {INTERVAL} FROM intervals WHERE job_id = ?1 ORDER BY start_us, id");
-            found.extend(rows::all(&tx, &sql, [job.as_str()], rows::interval)?);
-            Ok(found)
-        };
-        self.short_reads.run(read).await
+        let (hours, single) = ("job_id = ?1 ORDER BY hour_us", "job_id = ?1 ORDER BY start_us, id");
+        self.intervals_where(hours, single, vec![job.to_string()]).await
     }
 
     /// Returns the intervals that belong to any job and overlap a span: first rolled-up hours, then single intervals,
     /// each oldest first.
     pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-        let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
-        let read = move |db: &mut Connection| {
-            let tx = db.transaction()?;
-            let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us < ?1 AND hour_us > ?2 - 3600000000 \
-                       ORDER BY hour_us";
-            let mut found = rows::all(&tx, sql, [end, start], rows::rolled_up)?;
-            let sql = format!(
-                "SELECT {INTERVAL} FROM intervals WHERE job_id IS NOT NULL AND start_us < ?1 AND end_us > ?2 \
-                 ORDER BY start_us, id"
-            );
-            found.extend(rows::all(&tx, &sql, [end, start], rows::interval)?);
-            Ok(found)
-        };
-        self.short_reads.run(read).await
+        let hours = "job_id <> '' AND hour_us < ?2 AND hour_us > ?1 - 3600000000 ORDER BY hour_us";
+        let single = "job_id IS NOT NULL AND start_us < ?2 AND end_us > ?1 ORDER BY start_us, id";
+        self.intervals_where(hours, single, rows::ends(span).to_vec()).await
     }
 
     /// Returns the intervals that belong to any job and begin within the hour that starts at `hour`.
     pub async fn job_rows_of(&self, hour: DateTime<Utc>) -> Result<Vec<Interval>, StoreError> {
-        let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
+        let hours = "job_id <> '' AND hour_us = ?1";
+        let single = "start_us >= ?1 AND start_us < ?1 + 3600000000 AND job_id IS NOT NULL ORDER BY id";
+        self.intervals_where(hours, single, vec![hour.timestamp_micros()]).await
+    }
+
+    /// Returns the rolled-up hours and then the single intervals that these two conditions select. Each condition must
+    /// use all parameters.
+    async fn intervals_where(
+        &self,
+        hours: &str,
+        single: &str,
+        parameters: Vec<impl ToSql + Send + 'static>,
+    ) -> Result<Vec<Interval>, StoreError> {
+        let hours = format!("SELECT * FROM rolled_up WHERE {hours}");
+        let single = format!("SELECT {INTERVAL} FROM intervals WHERE {single}");
         let read = move |db: &mut Connection| {
             let tx = db.transaction()?;
-            let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us = ?1";
-            let mut found = rows::all(&tx, sql, [start], rows::rolled_up)?;
-            let sql = format!(
-                "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?2 AND job_id IS NOT NULL \
-                 ORDER BY id"
-            );
-            found.extend(rows::all(&tx, &sql, [start, end], rows::interval)?);
+            let mut found = rows::all(&tx, &hours, params_from_iter(&parameters), rows::rolled_up)?;
+            found.extend(rows::all(&tx, &single, params_from_iter(&parameters), rows::interval)?);
             Ok(found)
         };
         self.short_reads.run(read).await

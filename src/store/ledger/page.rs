@@ -48,7 +48,7 @@ impl Store {
 }
 
 fn page(tx: &Connection, span: &Slot, after: Option<u64>, limit: u32) -> Result<LedgerPage, StoreError> {
-    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let [start, end] = rows::ends(span);
     let sql = format!(
         "SELECT id, block, hash, booked_share, booked_job, {INTERVAL} FROM intervals \
          WHERE start_us >= ?1 AND start_us < ?2 AND id > ?3 ORDER BY id LIMIT ?4"

@@ -11,14 +11,14 @@ use serde::Deserialize;
 
 use super::blocks::device_balance;
 use super::chain::INTERVAL;
-use super::correct::corrections_within;
+use super::correct::{corrections_within, newest_corrections};
 use super::lines;
 use super::restated::settlement_state;
 use super::settlements::{open_rows, settled_within, settlement, sources_with_earlier};
 use super::totals::days;
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
-use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, Offers, SignalKind, Slot};
+use wattune_core::domain::{DeviceId, GpuId, JobId, JobKey, JobName, Offers, SignalKind, Slot};
 use wattune_core::ledger::block;
 use wattune_core::ledger::confidence::ConfidenceInterval;
 use wattune_core::ledger::entry::{Entry, Settlement, Terms};
@@ -45,7 +45,7 @@ impl Store {
         self.reports.run(make).await
     }
 
-    /// Returns the jobs that overlap a span.
+    /// Returns the jobs that overlap a span, with all other parts of these jobs.
     pub async fn jobs_within(&self, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
         let span = *span;
         self.reports.run(move |db| jobs(&*db.transaction()?, &span, &BTreeSet::new())).await
@@ -143,9 +143,9 @@ fn latest_sources(tx: &Connection, kind: SignalKind) -> Result<Vec<SourceKey>, S
         let key = |row: &Row<'_>| {
             Ok::<_, StoreError>(SourceKey {
                 source: row.get("source")?,
-                zone: rows::from_name("intensity", row.get("zone")?)?,
+                zone: rows::from_name("intensity", rows::text(row, "zone")?)?,
                 kind: *accepted,
-                scope: rows::from_name("intensity", row.get("scope")?)?,
+                scope: rows::from_name("intensity", rows::text(row, "scope")?)?,
             })
         };
         if let Some(key) = rows::optional(tx, sql, [accepted.as_str()], key)? {
@@ -236,6 +236,9 @@ struct SpecPart {
     offers: Offers,
 }
 
+/// Job with the key by which later jobs continue it, if it has one.
+type KeyedFacts = (JobFacts, Option<JobKey>);
+
 /// Beginning of a query that returns jobs, with their newest outcomes (the savings of ended jobs), as one text. The
 /// condition for the jobs follows.
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
@@ -247,12 +250,18 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
-/// Returns the jobs that ran in a span, and those of `holders` that did not: their energy in the span was recorded
-/// shortly after their end or by a correction.
+/// Condition for the jobs with some keys (parameter 1) that are parts of some jobs (parameter 2: their first parts) and
+/// are not known yet (parameter 3: the known ones).
+const OTHER_PARTS: &str = "json_extract(spec, '$.offers.key') IN (SELECT value FROM json_each(?1)) \
+    AND COALESCE(json_extract(spec, '$.offers.continues.first'), json_extract(spec, '$.offers.continues.job'), id) \
+    IN (SELECT value FROM json_each(?2)) AND id NOT IN (SELECT value FROM json_each(?3))";
+
+/// Returns the jobs that ran in a span, those of `holders` that did not (their energy in the span was recorded shortly
+/// after their end or by a correction), and all other parts of these jobs, which may have run at any time.
 fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
     let corrected = newest_corrections(tx)?;
     let facts = |row: &Row<'_>| facts(row, &corrected);
-    let facts_of = |condition: &str, params: &[&dyn ToSql]| -> Result<Vec<JobFacts>, StoreError> {
+    let facts_of = |condition: &str, params: &[&dyn ToSql]| -> Result<Vec<KeyedFacts>, StoreError> {
         match rows::one(tx, &format!("{FACTS} {condition}"), params, facts) {
             Err(StoreError::Damaged { .. }) => {}
             read => return read,
@@ -266,12 +275,36 @@ fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<J
     };
     let [start, end] = rows::ends(span);
     let mut jobs = facts_of("registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)", &[&start, &end])?;
-    let known: BTreeSet<&JobId> = jobs.iter().map(|job| &job.id).collect();
-    let others: Vec<&JobId> = holders.iter().filter(|id| !known.contains(id)).collect();
+    let with_ids = |ids: &[JobId]| facts_of("id IN (SELECT value FROM json_each(?1))", &[&rows::json(&ids)?]);
+    let others = missing(&jobs, holders);
     if !others.is_empty() {
-        jobs.extend(facts_of("id IN (SELECT value FROM json_each(?1))", &[&rows::json(&others)?])?);
+        jobs.extend(with_ids(&others)?);
     }
-    Ok(jobs)
+    let keys: BTreeSet<&JobKey> = jobs.iter().filter_map(|(_, key)| key.as_ref()).collect();
+    if !keys.is_empty() {
+        let first: BTreeSet<&JobId> = jobs.iter().map(|(job, _)| job.first()).collect();
+        let known: Vec<&JobId> = jobs.iter().map(|(job, _)| &job.id).collect();
+        let parameters = [rows::json(&keys)?, rows::json(&first)?, rows::json(&known)?];
+        let parts = facts_of(OTHER_PARTS, &[&parameters[0], &parameters[1], &parameters[2]])?;
+        jobs.extend(parts);
+    }
+    // A job without a key is continued at once, by the job that replaces it: only earlier parts can be missing.
+    loop {
+        let earlier = jobs.iter().filter_map(|(job, _)| job.continues.as_ref()).flat_map(|it| [&it.job, it.first()]);
+        let earlier = missing(&jobs, earlier);
+        let parts = if earlier.is_empty() { Vec::new() } else { with_ids(&earlier)? };
+        if parts.is_empty() {
+            return Ok(jobs.into_iter().map(|(job, _)| job).collect());
+        }
+        jobs.extend(parts);
+    }
+}
+
+/// Returns those of some jobs that are not among `jobs`.
+fn missing<'a>(jobs: &[KeyedFacts], of: impl IntoIterator<Item = &'a JobId>) -> Vec<JobId> {
+    let known: BTreeSet<&JobId> = jobs.iter().map(|(job, _)| &job.id).collect();
+    let missing: BTreeSet<&JobId> = of.into_iter().filter(|id| !known.contains(id)).collect();
+    missing.into_iter().cloned().collect()
 }
 
 /// Returns the jobs that have energy in the whole days of a span. The report's sums over these days do not show them if
@@ -283,19 +316,7 @@ fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreErro
     rows::all(tx, sql, rows::ends(&days), id)
 }
 
-/// Returns the number of the newest correction that gave energy to a job or took energy from it, by the id of the job.
-fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
-    let sql = "SELECT seq, json_extract(line, '$.from.job'), json_extract(line, '$.to.job') FROM ledger \
-               WHERE kind = 'correction' ORDER BY seq";
-    let of_entry = |row: &Row<'_>| {
-        let seq = rows::number(row, 0)?;
-        Ok::<_, StoreError>([(row.get(1)?, seq), (row.get(2)?, seq)])
-    };
-    let found: Vec<[(Option<String>, u64); 2]> = rows::all(tx, sql, [], of_entry)?;
-    Ok(found.into_iter().flatten().filter_map(|(job, seq)| Some((job?, seq))).collect())
-}
-
-fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFacts>, StoreError> {
+fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<KeyedFacts>, StoreError> {
     let text: Option<String> = row.get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
@@ -310,7 +331,7 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
         // An open job's absence lasts as long as any span that is looked at.
         let until = ended_at.unwrap_or(DateTime::<Utc>::MAX_UTC);
         let absences = times_without_gpus(&line.spec.offers, &line.presence, registered_at, until);
-        Ok(JobFacts {
+        let facts = JobFacts {
             id: line.id,
             name: line.spec.name,
             tags: line.spec.tags,
@@ -322,7 +343,8 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
             continues: line.spec.offers.continues,
             effects: effects.filter(|_| saved.is_some()),
             saved,
-        })
+        };
+        Ok((facts, line.spec.offers.key))
     };
     lines.into_iter().map(facts).collect()
 }

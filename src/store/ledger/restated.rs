@@ -72,7 +72,7 @@ fn change(row: &Row<'_>) -> Result<TotalsChange, StoreError> {
 }
 
 fn kind(row: &Row<'_>) -> Result<SignalKind, StoreError> {
-    rows::from_name("settlement", row.get("book")?)
+    rows::from_name("settlement", rows::text(row, "book")?)
 }
 
 fn restatement(row: &Row<'_>, before: Micrograms, after: Micrograms) -> Result<Restatement, StoreError> {

@@ -168,7 +168,7 @@ pub(super) fn sources_with_earlier(
     span: &Slot,
 ) -> Result<Vec<SourceKey>, StoreError> {
     let sql = "SELECT seq, sources FROM settled WHERE book = ?1 AND hour_us > ?2 - 3600000000 AND hour_us < ?3";
-    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let [start, end] = rows::ends(span);
     let of_row = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, row.get(1)?));
     let settled = rows::all(db, sql, params![kind.as_str(), start, end], of_row)?;
     let newest = rows::json(&sources::newest_of_each(settled))?;

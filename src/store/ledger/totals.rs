@@ -77,9 +77,9 @@ fn of_day(row: &Row<'_>) -> Result<SettledTotal, StoreError> {
     let job: String = row.get("job_id")?;
     Ok(SettledTotal {
         day: rows::time(row.get("day_us")?)?,
-        kind: rows::from_name("day's total", row.get("book")?)?,
+        kind: rows::from_name("day's total", rows::text(row, "book")?)?,
         device: DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("day's total", e))?,
-        share: rows::share(&row.get::<_, String>("share")?, Some(job).filter(|j| !j.is_empty()))?,
+        share: rows::share(rows::text(row, "share")?, Some(job).filter(|j| !j.is_empty()))?,
         total: total(row)?,
     })
 }

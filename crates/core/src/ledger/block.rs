@@ -12,7 +12,8 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, Slot};
 use crate::units::Millijoules;
 
-/// Maximum delay between the end of an hour and the close of the block with the hour's intervals.
+/// Maximum delay between the end of an hour and the close of the block with the hour's intervals. The balances have no
+/// time but that of the close, so a block that a stop of the daemon closes in these minutes counts for the hour before.
 const MAX_CLOSE_DELAY: TimeDelta = TimeDelta::minutes(10);
 
 /// Returns the UTC day to which a block (intervals of about an hour) belongs that was closed at `at`: a close up to ten

@@ -116,11 +116,11 @@ pub struct Saving {
     /// Increase of time, in percent of the time at the reference.
     pub time_increase_pct: ConfidenceInterval,
     /// Part of the reduction, in percent of the emissions at the reference, due to starting later than asked; absent for
-    /// a job that offered neither a later start nor suspensions.
+    /// a job that neither waited for its start nor was suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_effect_pct: Option<ConfidenceInterval>,
     /// Part of the reduction, in percent of the emissions at the reference, due to suspensions, with the emissions of
-    /// saving and restarting; absent for a job that offered neither a later start nor suspensions.
+    /// saving and restarting; absent for a job that neither waited for its start nor was suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspension_effect_pct: Option<ConfidenceInterval>,
     /// Part of the reduction, in percent of the emissions at the reference, that the best constant mix of limits with

@@ -12,7 +12,8 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, Seconds, Watts};
 /// never suspended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitingTimes {
-    /// Time from the request to the job's first start; zero for a job that started when asked.
+    /// Time from the request to the job's first start, without the outages of earlier jobs with the same key; zero for
+    /// a job that started when asked.
     pub before_start: Seconds,
     /// Samples that earlier jobs with the same key completed. The reference begins with these samples completed.
     pub done_before: Samples,
@@ -30,12 +31,14 @@ pub struct WaitingTimes {
 
 impl WaitingTimes {
     /// Returns the waiting times that the ledger's entries about a job record, oldest entry first. `registered_at` is
-    /// the time of the job's registration; times after `until` do not count.
+    /// the time of the job's registration; times after `until` do not count. Nor do `outages`, the time for which
+    /// earlier jobs with the same key were dead before the next one continued them: nobody chose that time.
     pub fn of(
         request: &StartRequest,
         changes: &[PresenceChange],
         registered_at: DateTime<Utc>,
         until: DateTime<Utc>,
+        outages: Seconds,
     ) -> Self {
         let began_at = match request.latest_start {
             Some(_) => first_start(changes).unwrap_or(until),
@@ -43,7 +46,7 @@ impl WaitingTimes {
         };
         let suspensions = suspensions(changes, until);
         Self {
-            before_start: Seconds::from_delta(began_at - request.asked_at).max(Seconds::ZERO),
+            before_start: (Seconds::from_delta(began_at - request.asked_at) - outages).max(Seconds::ZERO),
             done_before: request.done,
             suspensions,
             ..Self::default()

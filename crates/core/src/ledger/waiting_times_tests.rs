@@ -122,8 +122,10 @@ fn waits_are_read_from_the_ledgers_entries() {
         change(160, PresenceKind::Resumed),
         change(200, PresenceKind::Suspended),
     ];
-    let waits = WaitingTimes::of(&request, &changes, minute(10), minute(230));
+    let waits = WaitingTimes::of(&request, &changes, minute(10), minute(230), Seconds::ZERO);
     assert_eq!(waits.before_start, Seconds::new(3600.0));
+    let after_outage = WaitingTimes::of(&request, &changes, minute(10), minute(230), Seconds::new(1200.0));
+    assert_eq!(after_outage, WaitingTimes { before_start: Seconds::new(2400.0), ..waits.clone() });
     assert_eq!(waits.suspensions, [slot(100, 160), slot(200, 230)]);
     assert_eq!(waits.suspended_within(&slot(150, 210)), Seconds::new(1200.0));
     assert_eq!(waits.done_before, Samples::new(7.0));
@@ -147,5 +149,6 @@ fn waits_are_read_from_the_ledgers_entries() {
     assert_eq!(without(&Offers { start: None, ..free }), [slot(100, 160), slot(200, 230)]);
     // A job that offered no later start began when it was registered.
     let at_once = StartRequest { latest_start: None, ..request };
-    assert_eq!(WaitingTimes::of(&at_once, &[], minute(10), minute(230)).before_start, Seconds::new(300.0));
+    let at_once = WaitingTimes::of(&at_once, &[], minute(10), minute(230), Seconds::ZERO);
+    assert_eq!(at_once.before_start, Seconds::new(300.0));
 }

@@ -9,8 +9,9 @@ use super::job::{JobFacts, Saved, SavedEffects};
 use super::ledger_data::{LedgerData, Owner, Sum};
 use super::request::{Grouping, ReportRequest};
 use super::row::{Row, RowKey, Split};
-use super::score::{ScoreTerms, is_whole};
-use crate::domain::{Continuation, DeviceId, DeviceKind, JobId, Slot};
+use super::score::{ScoreTerms, is_within};
+use super::whole_job::WholeJob;
+use crate::domain::{DeviceId, DeviceKind, GpuId, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::apportion::day_of;
 use crate::ledger::entry::{Boundary, Embodied};
@@ -40,8 +41,8 @@ pub fn build(request: ReportRequest, data: LedgerData) -> Report {
             builder.add(sum, &period.boundary);
         }
     }
-    for job in &data.jobs {
-        builder.count(job);
+    for job in WholeJob::all(&data.jobs) {
+        builder.count(&job);
     }
     builder.add_holding_times();
     let (rows, total) = builder.finish();
@@ -54,8 +55,8 @@ struct ReportBuilder<'a> {
     /// True if the settings declared embodied emissions at any time of the report's span.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
-    /// Jobs that a later job continues: both are parts of one job.
-    taken_up: BTreeSet<&'a JobId>,
+    /// Jobs of whose energy the report's span contains all: they began and ended in it, with all of their parts.
+    whole: BTreeSet<&'a JobId>,
     rows: BTreeMap<RowKey, Draft>,
     total: Draft,
     has_marginal: bool,
@@ -76,9 +77,7 @@ struct Draft {
     jobs: u64,
     ended: u64,
     saved: Option<(Saved, u64)>,
-    /// Number of parts of jobs whose savings are included.
-    saved_parts: u64,
-    /// First: effects of the savings. Second: number of parts of jobs whose effects are included.
+    /// First: effects of the savings. Second: number of jobs whose effects are included.
     effects: (SavedEffects, u64),
     score_terms: ScoreTerms,
 }
@@ -89,9 +88,11 @@ impl<'a> ReportBuilder<'a> {
         let sums = || data.periods.iter().flat_map(|p| &p.sums);
         let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
         let has_embodied = data.periods.iter().any(|p| p.boundary.embodied.is_some());
-        let taken_up = data.jobs.iter().filter_map(|job| Some(&job.continues.as_ref()?.job)).collect();
+        let is_whole = |job: &WholeJob<'_>| job.parts().iter().all(|part| is_within(part, request));
+        let whole = WholeJob::all(&data.jobs).into_iter().filter(is_whole);
+        let whole = whole.flat_map(|job| job.parts().to_vec()).map(|part| &part.id).collect();
         let (rows, total) = (BTreeMap::new(), Draft::default());
-        Self { request, data, has_embodied, jobs, taken_up, rows, total, has_marginal }
+        Self { request, data, has_embodied, jobs, whole, rows, total, has_marginal }
     }
 
     fn job_key(&self, id: &JobId) -> RowKey {
@@ -103,7 +104,7 @@ impl<'a> ReportBuilder<'a> {
             (Grouping::Tag(_), None) => RowKey::Untagged,
             (_, known) => {
                 // All parts of a job have the row of the first one.
-                let id = known.and_then(|job| job.continues.as_ref()).map_or(id, Continuation::first);
+                let id = known.map_or(id, |job| job.first());
                 let known = self.jobs.get(id).or(known);
                 let unnamed = || crate::domain::JobName::new(id.as_str()).expect("an id is a name");
                 RowKey::Job(known.map_or_else(unnamed, |job| job.name.clone()), id.clone())
@@ -129,7 +130,7 @@ impl<'a> ReportBuilder<'a> {
     fn add(&mut self, sum: &Sum, boundary: &Boundary) {
         let key = self.key(sum.day, &sum.device, &sum.owner);
         let whole = match &sum.owner {
-            Owner::Job(id) => self.jobs.get(id).is_some_and(|job| is_whole(job, self.request)),
+            Owner::Job(id) => self.whole.contains(id),
             _ => false,
         };
         for draft in [self.rows.entry(key).or_default(), &mut self.total] {
@@ -137,40 +138,42 @@ impl<'a> ReportBuilder<'a> {
         }
     }
 
-    /// Counts a job if it ran within the report's span or has energy in that span. A job may have energy after its end:
-    /// recorded shortly afterwards, or attributed by a correction.
-    fn count(&mut self, job: &JobFacts) {
+    /// Counts a job if one of its parts ran within the report's span or has energy in that span. A part may have energy
+    /// after its end: recorded shortly afterwards, or attributed by a correction.
+    fn count(&mut self, job: &WholeJob<'_>) {
         let span = &self.request.span;
-        if !job.ran_within(span) && !self.data.holders.contains(&job.id) {
-            return;
-        }
-        let keys: Vec<RowKey> = match self.request.by {
-            Grouping::Device => job.gpus.iter().map(|gpu| RowKey::Device(DeviceId::from(gpu))).collect(),
+        let is_counted = |part: &&JobFacts| part.ran_within(span) || self.data.holders.contains(&part.id);
+        let parts: Vec<&JobFacts> = job.parts().iter().copied().filter(is_counted).collect();
+        let Some(last) = parts.last() else { return };
+        let keys: BTreeSet<RowKey> = match self.request.by {
+            Grouping::Device => {
+                parts.iter().flat_map(|part| &part.gpus).map(|gpu| RowKey::Device(DeviceId::from(gpu))).collect()
+            }
             Grouping::Day | Grouping::Month => {
-                let end = job.ended_at.filter(|_| job.ended_within(span));
+                let end = job.ended_at().filter(|_| job.ended_within(span));
                 // A job that ends at midnight belongs to the day before.
                 let day = |end: DateTime<Utc>| day_of(end - TimeDelta::microseconds(1));
                 end.map(|end| self.time_key(day(end))).into_iter().collect()
             }
-            _ => vec![self.job_key(&job.id)],
+            _ => BTreeSet::from([self.job_key(&last.id)]),
         };
-        let is_part = self.taken_up.contains(&job.id);
-        self.total.count(job, span, true, is_part);
+        self.total.count(job, span, true);
         // The saving of a job on several GPUs cannot be divided between them.
-        let has_saving = self.request.by != Grouping::Device || job.gpus.len() == 1;
+        let gpus: BTreeSet<&GpuId> = job.parts().iter().flat_map(|part| &part.gpus).collect();
+        let has_saving = self.request.by != Grouping::Device || gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.count(job, span, has_saving, is_part);
+                row.count(job, span, has_saving);
             }
         }
-        // A job without energy has no row, and no score.
-        let has_row = keys.iter().any(|key| self.rows.contains_key(key));
-        let Some(unit) = self.request.unit.filter(|_| has_row && is_whole(job, self.request)) else { return };
-        let has_holes = self.has_holes(job);
-        self.total.score_terms.count(job, unit, has_holes, is_part);
-        for key in &keys {
-            if let Some(row) = self.rows.get_mut(key) {
-                row.score_terms.count(job, unit, has_holes, is_part);
+        let Some(unit) = self.request.unit.filter(|_| self.whole.contains(&last.id)) else { return };
+        let has_holes = parts.iter().any(|part| self.has_holes(part));
+        for part in &parts {
+            let (is_last, key) = (part.id == last.id, self.job_key(&part.id));
+            // A job without energy has no row, and no score.
+            let Some(row) = self.rows.get_mut(&key) else { continue };
+            for terms in [&mut row.score_terms, &mut self.total.score_terms] {
+                terms.count(part, unit, has_holes && is_last, !is_last);
             }
         }
     }
@@ -201,7 +204,7 @@ impl<'a> ReportBuilder<'a> {
     fn add_holding_time(&mut self, hold: &HoldingTime<'_>, declared: Option<&Embodied>) {
         let owner = hold.job.map_or(Owner::Idle, |job| Owner::Job(job.id.clone()));
         let key = self.key(hold.day, hold.device, &owner);
-        let whole = hold.job.is_some_and(|job| is_whole(job, self.request));
+        let whole = hold.job.is_some_and(|job| self.whole.contains(&job.id));
         if key == RowKey::Idle && declared.is_some() {
             self.rows.entry(RowKey::Idle).or_default();
         }
@@ -247,7 +250,7 @@ impl<'a> ReportBuilder<'a> {
                 jobs: draft.jobs,
                 ended: draft.ended,
                 saved: draft.saved,
-                effects: draft.saved.filter(|_| draft.saved_parts == draft.effects.1).map(|_| draft.effects.0),
+                effects: draft.saved.filter(|(_, jobs)| *jobs == draft.effects.1).map(|_| draft.effects.0),
                 score: work,
             }
         };
@@ -288,20 +291,17 @@ impl Draft {
         }
     }
 
-    /// Counts a job, and its saving if `has_saving` and the job ended within the span. A job that a later job continues
-    /// (`is_part`) is counted with the later job.
-    fn count(&mut self, job: &JobFacts, span: &Slot, has_saving: bool, is_part: bool) {
+    /// Counts a job, and its saving if `has_saving` and the job ended within the span.
+    fn count(&mut self, job: &WholeJob<'_>, span: &Slot, has_saving: bool) {
         let has_ended = job.ended_within(span);
-        let one = u64::from(!is_part);
-        self.jobs += one;
-        self.ended += if has_ended { one } else { 0 };
-        if let Some(saved) = job.saved.filter(|_| has_ended && has_saving) {
-            self.saved_parts += 1;
+        self.jobs += 1;
+        self.ended += u64::from(has_ended);
+        if let Some(saved) = job.saved().filter(|_| has_ended && has_saving) {
             self.saved = Some(match self.saved {
-                Some((before, jobs)) => (before + saved, jobs + one),
-                None => (saved, one),
+                Some((before, jobs)) => (before + saved, jobs + 1),
+                None => (saved, 1),
             });
-            if let Some(effects) = job.effects {
+            if let Some(effects) = job.effects() {
                 self.effects = (self.effects.0 + effects, self.effects.1 + 1);
             }
         }

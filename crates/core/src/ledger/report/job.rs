@@ -65,10 +65,9 @@ impl std::ops::Add for SavedEffects {
 }
 
 impl JobFacts {
-    /// Returns true if the job ended later than the span's start and not later than the span's end. A job's end
-    /// therefore belongs to only one of two adjacent spans.
-    pub fn ended_within(&self, span: &Slot) -> bool {
-        self.ended_at.is_some_and(|end| span.start() < end && end <= span.end())
+    /// Returns the first job of those with this job's key of which this one is a part: itself if it continues none.
+    pub fn first(&self) -> &JobId {
+        self.continues.as_ref().map_or(&self.id, Continuation::first)
     }
 
     /// Returns the times within a span in which the job held its GPUs, or had them reserved, oldest first.

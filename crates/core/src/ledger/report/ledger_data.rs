@@ -157,7 +157,8 @@ pub struct Correction {
 pub struct LedgerData {
     /// Energy and emissions, separate for each accounting boundary.
     pub periods: Vec<BoundaryPeriod>,
-    /// Jobs that overlap the report's span or have energy in it.
+    /// Jobs that overlap the report's span or have energy in it, and all other parts of these jobs: the earlier and
+    /// later jobs with the same key that continue each other.
     pub jobs: Vec<JobFacts>,
     /// Jobs that have energy in the report's span.
     pub holders: BTreeSet<JobId>,

@@ -15,6 +15,7 @@ mod row;
 mod score;
 pub mod span;
 mod unsettled;
+mod whole_job;
 
 #[cfg(test)]
 mod ledger_data_tests;
@@ -31,3 +32,4 @@ pub use request::{FunctionalUnit, Grouping, InvalidGrouping, MIN_SAMPLES_PER_EPO
 pub use row::{Row, RowKey, Split};
 pub use score::Score;
 pub use unsettled::{Unsettled, unsettled_after};
+pub use whole_job::WholeJob;

@@ -16,8 +16,8 @@ pub struct Score {
     pub jobs: u64,
 }
 
-/// Terms of a row's SCI score. Only jobs that began and ended in the report's span count, because the span contains
-/// only a part of the energy of other jobs.
+/// Terms of a row's SCI score. Only jobs that began and ended in the report's span, with all of their parts, count,
+/// because the span contains only a part of the energy of other jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ScoreTerms {
     pub(super) carbon: GramsCo2e,
@@ -32,9 +32,9 @@ pub(super) struct ScoreTerms {
     with_holes: u64,
 }
 
-/// Returns true if the job, with the earlier jobs that it continues, began and ended in the report's span, so that the
-/// span contains all of their energy.
-pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
+/// Returns true if a part of a job, with the earlier parts that it continues, began and ended in the report's span, so
+/// that the span contains all of their energy.
+pub(super) fn is_within(job: &JobFacts, request: &ReportRequest) -> bool {
     let ended = job.ended_at.is_some_and(|end| end <= request.span.end());
     let first = job.continues.as_ref().map_or(job.registered_at, |earlier| earlier.asked_at);
     job.registered_at.min(first) >= request.span.start() && ended

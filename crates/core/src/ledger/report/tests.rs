@@ -161,6 +161,7 @@ proptest! {
 #[test]
 fn a_job_that_goes_on_with_another_is_one_job() {
     let used = |n| sum(n, 0, Owner::Job(id(n as usize)), total(1000, 0, 10), Total::default());
+    let known = Some(Saved { low: GramsCo2e::ZERO, mean: GramsCo2e::new(1.0), high: GramsCo2e::new(2.0) });
     let goes_on = |number: usize, before: usize, first: Option<usize>| JobFacts {
         continues: Some(Continuation {
             job: id(before),
@@ -169,10 +170,10 @@ fn a_job_that_goes_on_with_another_is_one_job() {
             emitted: GramsCo2e::ZERO,
             first: first.map(id),
         }),
-        saved: Some(Saved { low: GramsCo2e::ZERO, mean: GramsCo2e::new(1.0), high: GramsCo2e::new(2.0) }),
+        saved: known,
         ..job(number)
     };
-    let jobs = vec![job(2), goes_on(4, 2, None), goes_on(6, 4, Some(2)), job(8)];
+    let jobs = vec![JobFacts { saved: known, ..job(2) }, goes_on(4, 2, None), goes_on(6, 4, Some(2)), job(8)];
     let periods = vec![BoundaryPeriod {
         span: span(0, 72),
         boundary: Boundary::default(),
@@ -191,7 +192,37 @@ fn a_job_that_goes_on_with_another_is_one_job() {
     assert_eq!((report.total.jobs, report.total.ended), (2, 2));
     assert_eq!(report.rows[0].score.as_ref().map(|score| score.units), Ok(1.0));
     let saved = report.rows[0].saved.map(|(saved, _)| saved.mean);
-    assert_eq!(saved, Some(GramsCo2e::new(2.0)), "the sum of the parts");
+    assert_eq!(saved, Some(GramsCo2e::new(3.0)), "the sum of the parts");
+    // The saving is known only if that of each part with work is known.
+    for part in 0..3 {
+        let mut jobs = jobs.clone();
+        jobs[part].saved = None;
+        let report = build(request(Grouping::Job), data(periods.clone(), jobs.clone()));
+        assert_eq!((report.rows[0].saved, report.rows[0].ended, report.total.saved), (None, 1, None), "{part}");
+        jobs[part].samples = Samples::ZERO;
+        let report = build(request(Grouping::Job), data(periods.clone(), jobs));
+        let saved = report.total.saved.map(|(saved, jobs)| (saved.mean, jobs));
+        assert_eq!(saved, Some((GramsCo2e::new(2.0), 1)), "{part}");
+    }
+    // While the last part runs, and if it ends after the span, the job has not ended in it: neither its emissions nor
+    // its saving count.
+    for (registered_at, ended_at) in [(at(6), None), (at(6), Some(at(73))), (at(72), None), (at(80), Some(at(81)))] {
+        let mut jobs = jobs.clone();
+        (jobs[2].registered_at, jobs[2].ended_at) = (registered_at, ended_at);
+        let by_job = ReportRequest { unit: run, ..request(Grouping::Job) };
+        let report = build(by_job, data(periods.clone(), jobs));
+        let row = &report.rows[0];
+        assert_eq!((row.total.energy.get(), row.jobs, row.ended, row.saved), (3000, 1, 0, None), "{ended_at:?}");
+        assert!(row.score.is_err(), "{ended_at:?}: {:?}", row.score);
+        assert_eq!((report.total.jobs, report.total.ended), (2, 1), "{ended_at:?}");
+        assert_eq!(report.total.score, report.rows[1].score, "{ended_at:?}: that of the other job");
+        assert!(report.total.score.is_ok());
+    }
+    // The saving counts where the last part ended, also that of parts from before the span.
+    let early = ReportRequest { span: span(0, 7), ..request(Grouping::Job) };
+    let late = ReportRequest { span: span(7, 72), ..request(Grouping::Job) };
+    let [early, late] = [early, late].map(|of| build(of, data(periods.clone(), jobs.clone())).total.saved);
+    assert_eq!((early, late.map(|(saved, jobs)| (saved.mean, jobs))), (None, Some((GramsCo2e::new(3.0), 1))));
     // The samples of all parts count.
     let samples = Some(FunctionalUnit::MillionSamples);
     let report = build(ReportRequest { unit: samples, ..request(Grouping::Job) }, data(periods, jobs));
