@@ -272,6 +272,35 @@ fn a_backtest_has_a_row_per_source_and_horizon() {
 }
 
 #[test]
+fn a_backtest_refuses_actual_values_as_forecasts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, column: &str, more: &str| {
+        let row = |h: i64| format!("2021-07-{:02}T{:02}:00:00Z,{}\n", 1 + h / 24, h % 24, 200 + h % 24);
+        let rows: String = (0..24 * 20).map(row).collect();
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("timestamp,{column}\n{rows}{more}")).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let actual = write("actual.csv", "value", "");
+    let run = |more: &[&str]| {
+        let command = ["carbon", "backtest", "--actual", &actual, "--horizon", "24", "--format", "json"];
+        Ended::of(&mut wattune(&[&command[..], more].concat()))
+    };
+    let perfect = run(&["--provider-forecast", &actual]);
+    assert!(perfect.failed(1).contains("it has actual values, no forecasts"), "{}", perfect.err);
+    let twice = write("twice.csv", "forecast", "2021-07-01T05:00:00Z,900\n");
+    let twice = run(&["--provider-forecast", &twice]);
+    assert!(twice.failed(1).contains("2021-07-01T05:00:00Z occurs already in line 7"), "{}", twice.err);
+    let local = write("local.csv", "forecast", "2021-07-05 00:00,200\n");
+    let local = run(&["--provider-forecast", &local]);
+    let (remedy, setting) = ("write UTC with a Z", "carbon.file");
+    assert!(local.failed(1).contains(remedy) && !local.err.contains(setting), "{}", local.err);
+    let said = write("said.csv", "forecast", "");
+    let fine = run(&["--provider-forecast", &said, "--to", "+262142-12-30"]).json();
+    assert_eq!(fine, run(&["--provider-forecast", &said]).json(), "the span ends with the actual values");
+}
+
+#[test]
 fn the_backtest_on_recorded_grids_is_as_documented() {
     let Some(folder) = traces().map(|folder| folder.join("carbon")) else { return };
     let path = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();

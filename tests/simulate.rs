@@ -158,6 +158,92 @@ fn a_frontier_that_the_trace_cuts_off_leaves_a_row_without_figures_and_a_warning
     );
 }
 
+/// Runs `wattune simulate carbon` with these arguments, without the recorded traces.
+fn run(arguments: &str) -> Ended {
+    let arguments = format!("simulate carbon {arguments}");
+    Ended::of(&mut wattune(&arguments.split_whitespace().collect::<Vec<_>>()))
+}
+
+/// Replaces the values of the short trace in lines that begin with one of these texts; without a value the line is left
+/// out.
+fn change_values(folder: &std::path::Path, lines: &[&str], value: Option<&str>) {
+    let path = folder.join("=grid.csv");
+    let text = std::fs::read_to_string(&path).expect("a trace");
+    let changed = text.lines().filter_map(|line| match (lines.iter().any(|begin| line.starts_with(begin)), value) {
+        (true, Some(value)) => Some(format!("{},{value}\n", line.split(',').next().unwrap_or_default())),
+        (true, None) => None,
+        (false, _) => Some(format!("{line}\n")),
+    });
+    std::fs::write(&path, changed.collect::<String>()).expect("written");
+}
+
+#[test]
+fn a_gap_that_slow_runs_reach_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = short_trace(folder.path(), 60);
+    change_values(folder.path(), &["2021-07-02T06", "2021-07-02T07"], None);
+    let ended = run(&format!("{trace} --max-slowdown 0.5 --format json"));
+    ended.done();
+    assert!(find(&rows(&ended), "carbon-zeus", Some(50.0))["carbon_reduction_pct"].is_null());
+    assert!(ended.err.contains("the carbon trace has no value at 2021-07-02T06:00:00Z"), "{}", ended.err);
+}
+
+#[test]
+fn a_start_at_zero_intensity_leaves_the_others_their_figures() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = short_trace(folder.path(), 60);
+    let night: Vec<String> = (0..12).map(|hour| format!("2021-07-01T{hour:02}")).collect();
+    change_values(folder.path(), &night.iter().map(String::as_str).collect::<Vec<_>>(), Some("0"));
+    let starts = "--start 2021-07-01,2021-07-01T16:00:00Z";
+    let ended = run(&format!("{trace} {starts} --max-slowdown 0.5 --policy static,wattune --format json"));
+    let report = ended.json();
+    for row in rows(&ended) {
+        assert_eq!(row["carbon_reduction_pct"].is_null(), row["start"] == "2021-07-01T00:00:00Z", "{row}");
+    }
+    for mean in report["means"].as_array().expect("means") {
+        assert!(mean["rows"] == 1 && mean["carbon_reduction_pct"].is_number(), "{mean}");
+    }
+    let warning =
+        "no figures on d/n/8 from 2021-07-01T00:00:00Z: the carbon trace is zero for as long as the work takes";
+    assert!(ended.err.contains(warning) && ended.err.matches("warning").count() == 1, "{}", ended.err);
+}
+
+#[test]
+fn jobs_of_one_workload_on_a_node_are_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = short_trace(folder.path(), 60).replace("d/n/8", "d/n/8,d/n/8");
+    let ended = run(&format!("{trace} --max-slowdown 0.5 --node-cap 500 --policy wattune --format json"));
+    let report = ended.json();
+    for part in ["rows", "means"] {
+        let numbers: Vec<_> = report[part].as_array().expect(part).iter().map(|of| of["job"].as_u64()).collect();
+        assert_eq!(numbers, [Some(1), Some(2)], "{part}");
+    }
+    assert!(report["means"].as_array().expect("means").iter().all(|mean| mean["rows"] == 1), "{report}");
+    let table = run(&format!("{trace} --max-slowdown 0.5 --node-cap 500 --policy wattune"));
+    assert!(!table.done().contains("Means over"), "each row is one job: {}", table.out);
+    assert!(table.out.contains("board d/n/8 #1") && table.out.contains("board d/n/8 #2"), "{}", table.out);
+    let csv = run(&format!("{trace} --max-slowdown 0.5 --node-cap 500 --policy wattune --format csv"));
+    assert!(csv.done().lines().next().is_some_and(|names| names.ends_with(",seed,job")), "{}", csv.out);
+    let page = run(&format!("{trace} --max-slowdown 0.5 --node-cap 500 --policy wattune --format html"));
+    assert!(page.done().contains("#1</h2>") && page.out.contains("#2</h2>"), "{}", page.out);
+    assert_eq!(page.out.matches("<svg").count(), 2 * 2, "two plots a job");
+    let no_room = run(&format!("{trace} --node-cap 150 --policy wattune"));
+    assert_eq!(no_room.failed(1).matches("more than the node's cap of 150").count(), 1, "{}", no_room.err);
+}
+
+#[test]
+fn times_at_the_end_of_the_calendar_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = short_trace(folder.path(), 60);
+    let start = run(&format!("{trace} --start +262142-12-31"));
+    assert!(start.failed(1).contains("begin between 2021-07-01T00:00:00Z and"), "{}", start.err);
+    let forecasts = folder.path().join("forecasts.csv");
+    let text = "issue_date_utc,horizon_h,forecast_gco2_per_kwh\n+262142-12-31,65535,300\n";
+    std::fs::write(&forecasts, text).expect("written");
+    let issued = run(&format!("{trace} --forecast-trace {}", forecasts.display()));
+    assert!(issued.failed(1).contains("lies outside the years 1970 to 2200"), "{}", issued.err);
+}
+
 #[test]
 fn the_page_shows_limits_of_whichever_policy_there_is() {
     let folder = tempfile::tempdir().expect("a folder");

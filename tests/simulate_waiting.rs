@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{number, simulate};
+use crate::support::{Ended, number, simulate, wattune};
 
 const DE: &str = "--carbon-trace @/carbon/DE_2021_hourly.csv --forecast-trace @/carbon/DE_2021H2_carboncast_96h.csv";
 
@@ -62,6 +62,39 @@ fn tables_and_csv_have_the_same_rows() {
     csv.done();
     assert_eq!(csv.out.lines().count(), 1 + 2 * 3, "{}", csv.out);
     assert!(csv.out.starts_with("policy,grid,duration_h,within_h,submitted_at,start,"), "{}", csv.out);
+}
+
+#[test]
+fn submissions_after_the_end_of_the_forecasts_are_left_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, column: &str, days: u32| {
+        let hour = |h: u32| format!("2021-07-{:02}T{:02}:00:00Z,{}\n", 1 + h / 24, h % 24, 200 + h % 24 * 8);
+        let path = folder.path().join(name);
+        let rows: String = (0..24 * days).map(hour).collect();
+        std::fs::write(&path, format!("timestamp,{column}\n{rows}")).expect("written");
+        path.display().to_string()
+    };
+    let (actual, forecast) = (file("grid.csv", "carbon_intensity", 10), file("said.csv", "forecast", 5));
+    let run = |more: &str| {
+        let traces = format!("--carbon-trace {actual} --forecast-trace {forecast}");
+        let arguments = format!("simulate carbon {traces} --hours 1 --within 2 --submit-every 6 --format json {more}");
+        Ended::of(&mut wattune(&arguments.split_whitespace().collect::<Vec<_>>()))
+    };
+    let ended = run("--policy now");
+    let times: Vec<String> = ended.json()["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| row["submitted_at"].as_str().expect("a time").to_owned())
+        .collect();
+    assert_eq!(times.len(), 5 * 4);
+    assert!(times.iter().all(|at| at.as_str() < "2021-07-06"), "{times:?}");
+    let warning = "20 submissions are left out, the first at 2021-07-06T00:00:00Z: the forecasts have ended by then";
+    assert!(ended.err.contains(warning), "{}", ended.err);
+    let late = run("--policy now --submit-from 2021-07-06");
+    assert!(late.failed(1).contains("--submit-from 2021-07-06T00:00:00Z: the forecasts end at"), "{}", late.err);
+    let without = run("--policy now --submit-from 2021-07-06 --forecast none");
+    assert_eq!((without.json()["rows"].as_array().map(Vec::len), without.err.as_str()), (Some(20), ""));
 }
 
 #[test]

@@ -213,6 +213,27 @@ fn the_values_of_the_users_file_are_used_as_they_are() {
     assert!(!shown.to_string().contains("quarantined:"), "{shown:#}");
 }
 
+/// The file has two weeks of history, from which a forecaster would expect other values than the file has days ahead.
+#[test]
+fn days_ahead_in_the_users_file_are_used_as_they_are() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = chrono::DateTime::from_timestamp(now().timestamp(), 0).expect("a time");
+    let value = |hour: i64| if (60..63).contains(&hour) { 190 } else { 300 + (hour * 7919).rem_euclid(41) };
+    let row = |hour: i64| format!("{},{}\n", (start + TimeDelta::hours(hour)).to_rfc3339(), value(hour));
+    let carbon = dir.path().join("history.csv");
+    let rows: String = (-14 * 24..5 * 24).map(row).collect();
+    std::fs::write(&carbon, format!("timestamp,value\n{rows}")).expect("written");
+    let advice = when(&dir, &carbon, &["--duration", "3h", "--within", "96h", "--format", "json"]).json();
+    let slots = advice["forecast"].as_array().expect("slots");
+    assert!(slots.len() >= 96, "{advice:#}");
+    for slot in slots {
+        let hour = (moment(&slot["start"]) - start).num_hours();
+        assert_eq!(slot["intensity_g_per_kwh"].as_f64(), Some(value(hour) as f64), "hour {hour}: {slot}");
+    }
+    assert_eq!(moment(&advice["start"]), start + TimeDelta::hours(60), "{advice:#}");
+    assert_eq!(advice["warnings"], json!([]), "{advice:#}");
+}
+
 #[test]
 fn the_start_is_at_the_top_and_a_reader_may_leave() {
     let dir = tempfile::tempdir().expect("a directory");

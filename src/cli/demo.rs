@@ -27,7 +27,8 @@ use wattune_core::domain::{
     CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
 use wattune_core::ledger;
-use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::{Rounded, SamplesPerSecond, Seconds, Watts};
+use wattune_lab::grid::covered_until;
 use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
 /// Shows the whole daemon at work in a minute: simulated GPUs, an accelerated clock, and a generated grid or recorded
@@ -132,11 +133,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     ));
     ready.set(true);
     let mut screen = Screen::new();
-    screen.say(&format!(
-        "wattune demo — simulated GPUs, {source}, {:.0} simulated hours in about {:.0} s",
-        longest.get() / 3600.0,
-        args.duration
-    ));
+    screen.say(&announcement(&source, longest, args.duration));
     if let Some(address) = address {
         screen.say(&format!(
             "the daemon's API: http://{address}/v1/status and its page: http://{address}/ (Ctrl-C ends the demo)"
@@ -160,9 +157,20 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         simulated: true,
         carbon_source: source,
         noise_per_reading: args.noise,
-        jobs: outcomes.iter().map(|o| job_report(o, &actual)).collect::<anyhow::Result<_>>()?,
+        jobs: outcomes.iter().map(|o| job_report(o, &actual, start)).collect::<anyhow::Result<_>>()?,
     };
     args.format.print(&report, || table(&report))
+}
+
+/// Describes the demo in one line: its grid, its simulated time, and about how long that takes, in real seconds.
+fn announcement(source: &str, simulated: Seconds, duration: f64) -> String {
+    let hours = Rounded(simulated.get() / 3600.0);
+    let pace = if duration > 0.0 {
+        format!("in about {} s", Rounded(duration))
+    } else {
+        "as fast as the machine allows".to_owned()
+    };
+    format!("wattune demo — simulated GPUs, {source}, {hours} simulated hours {pace}")
 }
 
 /// Runs the world to its end, at the speed at which the simulated time `span` takes about `duration` real seconds; with
@@ -287,18 +295,20 @@ fn recorded(args: &Args, path: &std::path::Path, needed: Seconds) -> anyhow::Res
         ..FileSettings::default()
     };
     let bytes = std::fs::read(path).with_context(|| format!("cannot read the carbon trace {}", path.display()))?;
-    let parsed = file::parse(&bytes, &settings, None).with_context(|| format!("carbon trace {}", path.display()))?;
+    // The demo reads no settings.
+    let parsed = file::parse(&bytes, &settings, None).map_err(file::ParseError::without_setting);
+    let parsed = parsed.with_context(|| format!("carbon trace {}", path.display()))?;
     let expected = if parsed.expected.is_empty() { parsed.actual.clone() } else { parsed.expected };
     let actual = if parsed.actual.is_empty() { expected.clone() } else { parsed.actual };
     let first = actual.start().context("the carbon trace has no value")?;
     let start = args.start.unwrap_or(first);
-    let span = Slot::new(start, start + needed.to_delta()).context("the jobs have no length")?;
+    let end = start.checked_add_signed(needed.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC);
+    let span = Slot::new(start, end).context("the jobs have no length")?;
     if ledger::mean_intensity(&actual, &span).is_none() {
-        let end = actual.end().unwrap_or(first);
-        let hole = actual.gaps().next().map_or(String::new(), |g| format!(", with a gap at {g}"));
+        let (end, missing) = (actual.end().unwrap_or(first), covered_until(&actual, start));
         bail!(
-            "the carbon trace {} covers {first} to {end}{hole}, and the jobs need {span}; give fewer --hours or another \
-             --start",
+            "the carbon trace {} covers {first} to {end} and has no value at {missing}, and the jobs need {span}; give \
+             fewer --hours or another --start",
             path.display()
         );
     }
@@ -322,5 +332,46 @@ impl StateDir {
 impl Drop for StateDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_announcement_rounds_no_time_to_nothing() {
+        let said = |hours: f64, duration| announcement("a grid", Seconds::new(hours * 3600.0), duration);
+        assert!(said(0.25, 0.0).ends_with("a grid, 0.25 simulated hours as fast as the machine allows"));
+        assert!(said(48.0, 45.0).ends_with("a grid, 48 simulated hours in about 45 s"));
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Returns the error of a demo on a trace of 100 hours, of which two hours are missing twice.
+    fn refused(more: &[&str]) -> String {
+        use clap::Parser;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("grid.csv");
+        let hours = (0..100).filter(|hour| ![10, 11, 60, 61].contains(hour));
+        let rows: String =
+            hours.map(|hour| format!("2021-07-{:02}T{:02}:00:00Z,300\n", 1 + hour / 24, hour % 24)).collect();
+        std::fs::write(&path, format!("timestamp,value\n{rows}")).expect("written");
+        let path = path.to_str().expect("UTF-8").to_owned();
+        let line = [&["demo", "--carbon-trace", &path], more].concat();
+        let args = Line::try_parse_from(line).expect("accepted").args;
+        scenario(&args).err().expect("the jobs need a value that is missing").to_string()
+    }
+
+    #[test]
+    fn a_trace_that_lacks_a_value_is_refused_with_the_time() {
+        let within = refused(&["--start", "2021-07-02T00:00:00Z", "--hours", "40"]);
+        assert!(within.contains("has no value at 2021-07-03 12:00:00 UTC"), "not the first gap: {within}");
+        let never = refused(&["--start", "+262142-12-31T00:00:00Z", "--hours", "40"]);
+        assert!(never.contains("has no value at +262142-12-31 00:00:00 UTC"), "{never}");
     }
 }

@@ -10,7 +10,7 @@ use crate::gpu::simulated::{LoadCurve, SimulatedGpu};
 use wattune_core::domain::{CarbonSeries, JobId, Slot};
 use wattune_core::ledger::{self, Comparison, CompletedWork};
 use wattune_core::profile::Curve;
-use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// A simulated synchronous training job: all its GPUs follow the same curve, and the slowest sets the throughput.
 pub struct Training {
@@ -193,6 +193,16 @@ impl Training {
     /// carbon intensity is unknown.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.curve.points().last()?.limit, self.started?, actual)
+    }
+
+    /// Returns the mean carbon intensity of the time that the same work takes at the maximum usable limit, from the
+    /// same start. `None` if the job has not started or a carbon intensity is unknown.
+    pub fn intensity_at_ceiling(&self, actual: &CarbonSeries) -> Option<GramsPerKwh> {
+        let rate = self.curve.at(self.curve.points().last()?.limit).throughput * (self.gpus.len() as f64);
+        let training = (rate > SamplesPerSecond::ZERO).then(|| self.truth.work / rate)?;
+        let start = self.started?;
+        let end = start.checked_add_signed((training + self.truth.paused).to_delta())?;
+        ledger::mean_intensity(actual, &Slot::new(start, end)?)
     }
 
     /// Compares the ground truth with the same work at the maximum usable limit, started when the job began to wait.

@@ -26,7 +26,7 @@ use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use crate::providers::{Feed, FeedOptions, Provider};
 use wattune_core::domain::{CarbonSeries, JobId, JobName, LimitRange, Objective, PowerLimit, ProcessSelector, Work};
 use wattune_core::ledger::Comparison;
-use wattune_core::units::{Seconds, Watts};
+use wattune_core::units::{GramsPerKwh, Seconds, Watts};
 
 /// The longest step, after which each job reports, while a job is profiled (measured at several power limits).
 const FINE: Seconds = Seconds::new(1.0);
@@ -90,9 +90,12 @@ pub struct Outcome {
     pub objective: Objective,
     /// The job's ground truth.
     pub truth: Truth,
-    /// The comparison with the same work at the maximum usable limit; `None` if the job is unfinished or a carbon
-    /// intensity is unknown.
+    /// The comparison with the same work at the maximum usable limit; `None` if the job is unfinished, a carbon
+    /// intensity is unknown, or that work has no emissions.
     pub against_ceiling: Option<Comparison>,
+    /// The mean carbon intensity of the time that this work takes at the maximum usable limit; `None` if the job has
+    /// not started or a carbon intensity is unknown.
+    pub intensity_at_ceiling: Option<GramsPerKwh>,
     /// The comparison with the same work at the original limit; `None` if the job is unfinished or a carbon intensity
     /// is unknown.
     pub against_original: Option<Comparison>,
@@ -325,6 +328,7 @@ impl World {
             objective: *objective,
             truth: job.truth(),
             against_ceiling: job.against_ceiling(&self.actual).filter(|_| job.is_done()),
+            intensity_at_ceiling: job.intensity_at_ceiling(&self.actual),
             against_original: job.against_original(&self.actual).filter(|_| job.is_done()),
             against_at_once: job.against_at_once(&self.actual).filter(|_| job.is_done()),
             waited: job.waited(),

@@ -1,17 +1,18 @@
 //! `wattune carbon backtest`: makes forecasts of the past again, from the data known at the time, and scores them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::output::deliver;
+use crate::cli::output::{deliver, to_json};
+use crate::cli::simulate::grid;
 use crate::cli::values::{Issue, begin, end};
-use crate::providers::{FileSettings, file};
-use wattune_core::domain::{CarbonSeries, Issued};
+use wattune_core::domain::CarbonSeries;
 use wattune_core::forecast::{BacktestRow, PublishedForecasts, Score, backtest};
+use wattune_lab::grid::PublishedForecasts as ReadForecasts;
 
 /// Makes forecasts for a past span again, each only from the data known at the time of the forecast, and scores them.
 ///
@@ -27,7 +28,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     actual: PathBuf,
     /// The file of published forecasts: CSV or JSON, as for the file source, or CSV with the columns issue_date_utc,
-    /// horizon_h and a value.
+    /// horizon_h and forecast_gco2_per_kwh.
     #[arg(long, value_name = "FILE")]
     provider_forecast: Option<PathBuf>,
     /// The issue times to assume for the values in --provider-forecast, if that file does not state them.
@@ -36,7 +37,7 @@ pub(super) struct Args {
     /// The first time to forecast: a date (00:00 UTC) or a time [default: 24 h after the first value].
     #[arg(long, value_name = "TIME", value_parser = begin)]
     from: Option<DateTime<Utc>>,
-    /// The last time to forecast: a date (that whole day) or a time [default: the end of the actual values].
+    /// The end of the time to forecast: a date (its end) or a time [default: the end of the actual values].
     #[arg(long, value_name = "TIME", value_parser = end)]
     to: Option<DateTime<Utc>>,
     /// The horizons: the lengths of the forecasts in hours, several with commas. Each horizon is scored on its own.
@@ -58,34 +59,25 @@ enum Format {
     Csv,
 }
 
-/// Published forecasts, without or with issue times, as the file has them.
-enum Read {
-    Series(CarbonSeries),
-    Issued(Vec<Issued>),
-}
-
 /// Backtests the forecasts and prints the scores.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let parsed = parse(&args.actual, &bytes(&args.actual)?)?;
+    let parsed = grid::recorded(&args.actual)?;
     let named = args.actual.display();
-    if parsed.actual.is_empty() {
-        bail!("{named} has forecasts but no actual values; name their column \"actual\"");
-    }
     let actual = parsed.actual;
     let read = match &args.provider_forecast {
-        Some(path) => Some(read_forecasts(path, args.forecast_issue)?),
+        Some(path) => grid::published(path, args.forecast_issue)?,
         // If the file has only one column of values, these are actual values, and there are no forecasts.
-        None if same(&parsed.expected, &actual) => None,
-        None => Some(Read::Series(parsed.expected)),
+        None if same(&parsed.expected, &actual) => ReadForecasts::Nothing,
+        None => ReadForecasts::Rolling(parsed.expected),
     };
     let published = match &read {
-        None => PublishedForecasts::Nothing,
-        Some(Read::Series(series)) => PublishedForecasts::Rolling(series),
-        Some(Read::Issued(issued)) => PublishedForecasts::Issued(issued),
+        ReadForecasts::Nothing => PublishedForecasts::Nothing,
+        ReadForecasts::Rolling(series) => PublishedForecasts::Rolling(series),
+        ReadForecasts::Issued(issued) => PublishedForecasts::Issued(issued),
     };
     let (Some(first), Some(last)) = (actual.start(), actual.end()) else { bail!("{named} has no value") };
-    let from = args.from.unwrap_or(first + TimeDelta::hours(24));
-    let to = args.to.unwrap_or(last);
+    let from = args.from.unwrap_or(first + TimeDelta::hours(24)).max(first);
+    let to = args.to.map_or(last, |to| to.min(last));
     if from >= to {
         bail!("nothing to forecast from {from} to {to}; {named} covers {first} to {last}");
     }
@@ -101,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("{} has no values from {from} to {to}", path.display());
     }
     let bytes = match args.format {
-        Format::Json => (serde_json::to_string_pretty(&Report { rows: &rows })? + "\n").into_bytes(),
+        Format::Json => to_json(&Report { rows: &rows })?,
         Format::Table => table(&rows).into_bytes(),
         Format::Csv => comma_separated(&rows)?,
     };
@@ -111,29 +103,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 #[derive(Serialize)]
 struct Report<'a> {
     rows: &'a [BacktestRow],
-}
-
-fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
-    file::parse(bytes, &FileSettings::default(), None).with_context(|| path.display().to_string())
-}
-
-fn read_forecasts(path: &Path, issue: Issue) -> anyhow::Result<Read> {
-    let bytes = bytes(path)?;
-    if file::is_issued(&bytes) {
-        return file::parse_issued(&bytes).map(Read::Issued).with_context(|| path.display().to_string());
-    }
-    let parsed = parse(path, &bytes)?;
-    if parsed.expected.is_empty() {
-        bail!("{} has actual values but no forecasts; name their column \"forecast\"", path.display());
-    }
-    Ok(match issue {
-        Issue::DayAhead => Read::Issued(file::day_ahead(&parsed.expected)),
-        Issue::Rolling => Read::Series(parsed.expected),
-    })
 }
 
 fn same(a: &CarbonSeries, b: &CarbonSeries) -> bool {

@@ -1,12 +1,15 @@
 //! The demo's result: each job compared with the same job at the maximum usable limit, as JSON or as a table.
 
 use anyhow::bail;
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::controller::view::{IntervalView, SavingFigures, SavingView};
 use crate::demo::Outcome;
 use wattune_core::domain::CarbonSeries;
 use wattune_core::ledger::Comparison;
+use wattune_core::units::GramsPerKwh;
+use wattune_lab::grid::covered_until;
 
 /// The result of the demo, printed as one JSON object.
 #[derive(Debug, Serialize)]
@@ -105,14 +108,22 @@ fn reported(outcome: &Outcome) -> Option<&SavingFigures> {
     }
 }
 
-/// Returns the report of a job.
+/// Returns the report of a job of a demo that began at `start`.
 ///
 /// # Errors
-/// If the carbon trace ends before the job.
-pub(super) fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobReport> {
+/// If the carbon trace has no value for the time of the job, or is zero for as long as its work takes at the maximum
+/// usable limit.
+pub(super) fn job_report(outcome: &Outcome, actual: &CarbonSeries, start: DateTime<Utc>) -> anyhow::Result<JobReport> {
+    let name = &outcome.name;
     let Some(against) = &outcome.against_ceiling else {
-        let end = actual.end().map(|e| e.to_rfc3339()).unwrap_or_default();
-        bail!("job {} ran past the end of the carbon trace ({end}); give fewer --hours", outcome.name);
+        if outcome.intensity_at_ceiling.is_some_and(|intensity| intensity <= GramsPerKwh::ZERO) {
+            bail!(
+                "job {name}: the carbon trace is zero for as long as the work takes at the largest limit, so there is \
+                 nothing to reduce; choose another --start"
+            );
+        }
+        let missing = covered_until(actual, start).format("%FT%TZ");
+        bail!("job {name}: the carbon trace has no value at {missing}, before the work is done; give fewer --hours");
     };
     let (energy, energy_at_max) = (outcome.truth.energy.get(), against.energy_at_reference.get());
     Ok(JobReport {
@@ -214,4 +225,38 @@ pub(super) fn table(report: &Report) -> String {
 fn described<const N: usize>(names: [&str; N], effects: [f64; N]) -> String {
     let each: Vec<String> = names.into_iter().zip(effects).map(|(name, pct)| format!("{name} {:+.2}%", -pct)).collect();
     each.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+    use wattune_core::domain::{Intensity, Objective, Origin, Slot};
+
+    #[test]
+    fn a_job_without_a_comparison_says_why() {
+        let start = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
+        let value = Intensity { value: GramsPerKwh::new(300.0), origin: Origin::Measured };
+        let hour = |h: i64| Slot::new(start + TimeDelta::hours(h), start + TimeDelta::hours(h + 1)).expect("an hour");
+        let points = [0, 1, 4].map(|h| (hour(h), value));
+        let actual = CarbonSeries::from_points(points.to_vec()).0;
+        let error = |intensity_at_ceiling| {
+            let outcome = Outcome {
+                name: "a".to_owned(),
+                objective: Objective::UNBOUND,
+                truth: Default::default(),
+                against_ceiling: None,
+                intensity_at_ceiling,
+                against_original: None,
+                against_at_once: None,
+                waited: None,
+                reported: None,
+            };
+            job_report(&outcome, &actual, start).expect_err("nothing to compare with").to_string()
+        };
+        assert!(error(Some(GramsPerKwh::ZERO)).contains("so there is nothing to reduce"));
+        let missing = (start + TimeDelta::hours(2)).format("%FT%TZ").to_string();
+        let cut_off = error(None);
+        assert!(cut_off.contains(&format!("has no value at {missing}")), "{cut_off}");
+    }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::builder::TypedValueParser;
 
 use super::study::{Format, Progress, once, warn};
-use crate::cli::output::{check_writable, deliver};
+use crate::cli::output::{check_writable, deliver, to_json};
 use crate::cli::values::{one_of, within};
 use wattune_core::bandit::Spec;
 use wattune_lab::bandit::policy::{self, Knobs, POLICIES, Policy};
@@ -160,7 +160,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let queries = queries(args)?;
     let group_trace = args.group_trace.as_deref().map(TraceFile::read).transpose()?;
     let submissions = group_trace.as_ref().map(submissions).transpose()?;
-    let cases = cases(args, &queries, submissions.as_deref())?;
+    let cases = cases(args, &queries, group_trace.as_ref().zip(submissions.as_deref()))?;
     let policies = once(&args.policy, |policy| policy.name);
     let policies = if policies.is_empty() { POLICIES.to_vec() } else { policies };
     let history = args.history || args.format == Format::Html;
@@ -171,7 +171,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     drop(progress);
     let bytes = match args.format {
         Format::Table => write::table(&report).into_bytes(),
-        Format::Json => write::json(&report)?,
+        Format::Json => to_json(&report)?,
         Format::Csv => {
             // CSV has no place for notes beside the rows, so they go to stderr.
             warn(&report.notes);
@@ -230,16 +230,17 @@ fn power_traces(paths: &[PathBuf]) -> anyhow::Result<Vec<TraceFile>> {
     Ok(files)
 }
 
-/// Returns the cases to simulate: each workload on each GPU, with its recurrences.
+/// Returns the cases to simulate: each workload on each GPU, with its recurrences. `group_trace` is the file of
+/// overlapping submissions, if there is one, and its content.
 fn cases<'a>(
     args: &Args,
     queries: &[JobQuery],
-    submissions: Option<&'a [Submission]>,
+    group_trace: Option<(&TraceFile, &'a [Submission])>,
 ) -> anyhow::Result<Vec<Case<'a>>> {
     let (train, power) = (TraceFile::read(&args.train_trace)?, power_traces(&args.power_trace)?);
     let drift = |path: &Option<PathBuf>| path.as_deref().map(TraceFile::read).transpose();
     let (drift_train, drift_power) = (drift(&args.drift_train_trace)?, drift(&args.drift_power_trace)?);
-    let groups = submissions.map(|all| groups(args, queries, all)).transpose()?;
+    let groups = group_trace.map(|(file, all)| groups(file, queries, all)).transpose()?;
     let mut cases = Vec::new();
     for power in &power {
         let traces = Traces::join(&train, power)?;
@@ -268,7 +269,15 @@ fn cases<'a>(
                 );
             }
             let recurrences = match &groups {
-                Some(groups) => Recurrences::Overlapping(groups[place].clone()),
+                Some(groups) => {
+                    if groups[place].is_empty() {
+                        job.notes.push(format!(
+                            "{}: it has no rows, since the group trace has no submission of it",
+                            job.workload
+                        ));
+                    }
+                    Recurrences::Overlapping(groups[place].clone())
+                }
                 None => Recurrences::InTurn(recurrences, switch),
             };
             cases.push(Case { job, recurrences });
@@ -280,20 +289,26 @@ fn cases<'a>(
 type Groups<'a> = Vec<(String, Vec<&'a Submission>)>;
 
 /// Returns, for each workload in the order of `queries`, its groups of submissions by name, each sorted by start.
-fn groups<'a>(args: &Args, queries: &[JobQuery], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
+fn groups<'a>(file: &TraceFile, queries: &[JobQuery], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
     let mut found: Vec<Groups<'a>> = vec![Vec::new(); queries.len()];
     for submission in all {
         let named = |query: &JobQuery| {
             submission.job == query.dataset || submission.job == format!("{}/{}", query.dataset, query.network)
         };
-        let Some(place) = queries.iter().position(named) else {
-            let file = args.group_trace.as_deref().unwrap_or_else(|| std::path::Path::new(""));
-            bail!(
-                "{}, line {}, column job: {:?} is none of --workload; name it there as dataset/network",
-                file.display(),
+        let places: Vec<usize> = (0..queries.len()).filter(|place| named(&queries[*place])).collect();
+        let place = match places[..] {
+            [place] => place,
+            _ => bail!(
+                "{}, line {}, column job: {:?} is {}",
+                file.path.display(),
                 submission.line,
-                submission.job
-            );
+                submission.job,
+                if places.is_empty() {
+                    "none of --workload; name it there as dataset/network"
+                } else {
+                    "the data set of several of --workload; write dataset/network"
+                }
+            ),
         };
         match found[place].iter_mut().find(|(group, _)| *group == submission.group) {
             Some((_, members)) => members.push(submission),
@@ -304,4 +319,35 @@ fn groups<'a>(args: &Args, queries: &[JobQuery], all: &'a [Submission]) -> anyho
         members.sort_by(|a, b| a.start.total_cmp(&b.start));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_submission_belongs_to_one_workload() {
+        let query = |network: &str| JobQuery {
+            dataset: "d".to_owned(),
+            network: network.to_owned(),
+            optimizer: None,
+            target_metric: 0.5,
+            max_epochs: 10,
+            default_batch_size: 8,
+        };
+        let grouped = |job: &str, queries: &[JobQuery]| {
+            let bytes = format!("group,start,end,job\na,1,2,{job}\n").into_bytes();
+            let file = TraceFile { path: "groups.csv".into(), bytes };
+            let all = submissions(&file).expect("submissions");
+            let found = groups(&file, queries, &all).map_err(|error| error.to_string())?;
+            Ok::<Vec<usize>, String>(found.iter().map(Vec::len).collect())
+        };
+        let both = [query("m"), query("n")];
+        assert_eq!(grouped("d", &both[..1]), Ok(vec![1]));
+        assert_eq!(grouped("d/n", &both), Ok(vec![0, 1]));
+        let several = grouped("d", &both).expect_err("either of two");
+        assert!(several.contains("line 2, column job: \"d\" is the data set of several of --workload"), "{several}");
+        let none = grouped("d/o", &both).expect_err("neither");
+        assert!(none.contains("is none of --workload"), "{none}");
+    }
 }

@@ -11,10 +11,10 @@ use super::study::{Format, Progress, hours, once, shown, warn};
 use super::{grid, page, waiting, write};
 use crate::cli::output::{check_writable, deliver};
 use crate::cli::values::{Issue, begin, one_of, within};
-use wattune_core::domain::{Pausing, Slot};
+use wattune_core::domain::{CarbonSeries, Pausing, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{Seconds, Watts};
-use wattune_lab::grid::{Foresight, PublishedForecasts, RecordedGrid, VisibleGrid};
+use wattune_lab::grid::{Foresight, PublishedForecasts, RecordedGrid, VisibleGrid, covered_until};
 use wattune_lab::policy::{self, POLICIES, Policy};
 use wattune_lab::replay::Job;
 use wattune_lab::study::{CaseResult, Row, Study};
@@ -44,7 +44,8 @@ pub(super) struct Args {
     /// hours before their slot (span of time with one value) on.
     #[arg(long, value_name = "FILE")]
     carbon_trace: PathBuf,
-    /// Forecasts: CSV or JSON, as for the file source, or CSV with the columns issue_date_utc, horizon_h and a value.
+    /// Forecasts: CSV or JSON, as for the file source, or CSV with the columns issue_date_utc, horizon_h and
+    /// forecast_gco2_per_kwh.
     #[arg(long, value_name = "FILE")]
     forecast_trace: Option<PathBuf>,
     /// The issue times to assume for the values in --forecast-trace, if that file does not state them.
@@ -211,30 +212,48 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut progress = Progress::new(study.steps());
     let results = study.run(|| progress.step())?;
     drop(progress);
-    warn(&without_figures(&results));
+    warn(&without_figures(&results, &grid.actual));
     let bytes = written(args, &jobs, &grid, &results)?;
     deliver(&bytes, args.output.as_deref())
 }
 
-/// Describes the rows that have no results, and the remedy: one warning for each policy and job.
-fn without_figures(results: &[CaseResult]) -> Vec<String> {
-    let rows: Vec<_> = results.iter().map(|r| &r.row).filter(|row| row.carbon_reduction_pct.is_none()).collect();
-    let key = |row: &Row| (row.policy, row.workload.clone(), row.batch_size);
-    let mut warnings = Vec::new();
-    for (place, first) in rows.iter().enumerate().filter(|(i, row)| !rows[..*i].iter().any(|r| key(r) == key(row))) {
-        let more = rows[place + 1..].iter().filter(|row| key(row) == key(first)).count();
+/// Describes the rows that have no results, and the remedy: one warning for each policy and job, or for each job if its
+/// starts have no emissions.
+fn without_figures(results: &[CaseResult], actual: &CarbonSeries) -> Vec<String> {
+    let rows = results.iter().map(|r| &r.row).filter(|row| row.carbon_reduction_pct.is_none());
+    let (zero, cut): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.no_carbon);
+    let cut = first_of_each(&cut, |row| (row.policy, row.job)).into_iter().map(|(first, more)| {
         let budget = first.budget_pct.map_or_else(|| "its own weights".to_owned(), |b| format!("{b} % more time"));
         let others = if more > 0 { format!(" (and in {more} more rows)") } else { String::new() };
-        warnings.push(format!(
-            "no figures of {} on {}/{} from {} with {budget}{others}: the carbon trace ends before its slower runs do; \
-             begin earlier, or give a longer trace",
+        format!(
+            "no figures of {} on {}/{} from {} with {budget}{others}: the carbon trace has no value at {}, before its \
+             slower runs end; begin earlier, or give a trace that covers them",
             first.policy,
             first.workload,
             first.batch_size,
+            shown(first.start),
+            shown(covered_until(actual, first.start))
+        )
+    });
+    // No policy has figures there, so starts are counted and not rows.
+    let zero = once(&zero, |row| (row.job, row.start));
+    let zero = first_of_each(&zero, |row| row.job).into_iter().map(|(first, more)| {
+        let others = if more > 0 { format!(" (and from {more} more starts)") } else { String::new() };
+        format!(
+            "no figures on {}/{} from {}{others}: the carbon trace is zero for as long as the work takes at the \
+             largest limit, so there is nothing to reduce; means leave such starts out",
+            first.workload,
+            first.batch_size,
             shown(first.start)
-        ));
-    }
-    warnings
+        )
+    });
+    cut.chain(zero).collect()
+}
+
+/// Returns the first row of each key, and the number of the other rows with that key.
+fn first_of_each<'a, K: PartialEq>(rows: &[&'a Row], key: impl Fn(&Row) -> K) -> Vec<(&'a Row, usize)> {
+    let others = |first: &Row| rows.iter().filter(|row| key(row) == key(first)).count() - 1;
+    once(rows, |row| key(row)).into_iter().map(|first| (first, others(first))).collect()
 }
 
 /// Returns the policies of `--policy`; without that option, all policies that are possible.
@@ -303,7 +322,8 @@ fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<
     };
     let (covered, ends) = (grid.actual.start().unwrap_or(first), grid.actual.end().unwrap_or(last));
     for start in &starts {
-        let span = Slot::new(*start, *start + longest.to_delta()).context("the jobs have no length")?;
+        let end = start.checked_add_signed(longest.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        let span = Slot::new(*start, end).context("the jobs have no length")?;
         if *start < covered || span.end() > ends {
             bail!(
                 "--start {}: {named} covers {} to {}, and a job may take {:.1} h: begin between {} and {}",

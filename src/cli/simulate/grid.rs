@@ -1,4 +1,4 @@
-//! Reads recorded grids, in the formats of the file source.
+//! Reads recorded grids and forecasts, in the formats of the file source but without its settings.
 
 use std::path::Path;
 
@@ -11,17 +11,9 @@ use wattune_lab::traces::TraceFile;
 
 /// Reads a recorded grid. The actual values come from `actual`. The forecasts come from `forecast`, or else from a
 /// separate column of `actual`, which counts as a rolling forecast (published continuously). `issue` gives the issue
-/// times of a `forecast` file that does not state them; a CSV that begins with `issue_date_utc` does.
+/// times of a `forecast` file that does not state them; a CSV with the column `issue_date_utc` does.
 pub(super) fn read(actual: &Path, forecast: Option<&Path>, issue: Issue) -> anyhow::Result<RecordedGrid> {
-    let TraceFile { path, bytes } = TraceFile::read(actual)?;
-    let path = path.display();
-    if file::is_issued(&bytes) {
-        bail!("{path}: it has the forecasts of each day of issue, no actual values; give it as the forecasts");
-    }
-    let parsed = parse(actual, &bytes)?;
-    if parsed.actual.is_empty() {
-        bail!("{path}: it has forecasts, no actual values; name the column of actual values \"actual\"");
-    }
+    let parsed = recorded(actual)?;
     let forecasts = match forecast {
         Some(path) => published(path, issue)?,
         None if parsed.one_for_both || parsed.expected.is_empty() => PublishedForecasts::Nothing,
@@ -30,7 +22,22 @@ pub(super) fn read(actual: &Path, forecast: Option<&Path>, issue: Issue) -> anyh
     Ok(RecordedGrid::new(name(actual), parsed.actual, forecasts))
 }
 
-fn published(path: &Path, issue: Issue) -> anyhow::Result<PublishedForecasts> {
+/// Reads a file of actual values, which may have forecasts in a column of their own.
+pub(in crate::cli) fn recorded(path: &Path) -> anyhow::Result<file::ParsedFile> {
+    let TraceFile { bytes, .. } = TraceFile::read(path)?;
+    let shown = path.display();
+    if file::is_issued(&bytes) {
+        bail!("{shown}: it has the forecasts of each day of issue, no actual values; give it as the forecasts");
+    }
+    let parsed = parse(path, &bytes)?;
+    if parsed.actual.is_empty() {
+        bail!("{shown}: it has forecasts, no actual values; name the column of actual values \"actual\"");
+    }
+    Ok(parsed)
+}
+
+/// Reads a file of forecasts; `issue` gives the issue times if the file does not state them.
+pub(in crate::cli) fn published(path: &Path, issue: Issue) -> anyhow::Result<PublishedForecasts> {
     let TraceFile { bytes, .. } = TraceFile::read(path)?;
     if file::is_issued(&bytes) {
         let issued = file::parse_issued(&bytes).with_context(|| path.display().to_string())?;
@@ -49,7 +56,8 @@ fn published(path: &Path, issue: Issue) -> anyhow::Result<PublishedForecasts> {
 
 fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
     let context = || path.display().to_string();
-    let parsed = file::parse(bytes, &FileSettings::default(), None).with_context(context)?;
+    let parsed = file::parse(bytes, &FileSettings::default(), None).map_err(file::ParseError::without_setting);
+    let parsed = parsed.with_context(context)?;
     // If a slot has two values, the daemon uses the later one; an experiment must not depend on such a guess.
     match parsed.repeated {
         Some(repeated) => Err(repeated).with_context(context),
@@ -99,5 +107,20 @@ mod tests {
         assert!(issued.contains("give it as the forecasts"), "{issued}");
         let number = refused(b"time,value\n2021-01-01T00:00Z,NaN\n");
         assert!(number.contains("line 2, column \"value\""), "{number}");
+        // These commands read no settings.
+        for text in ["when,value\n2021-01-01T00:00Z,1\n", "time,value\n2021-01-01 00:00,1\n", "time,value\n1,0.3\n"] {
+            let error = refused(text.as_bytes());
+            assert!(error.contains("; ") && !error.contains("carbon.file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn forecasts_by_day_of_issue_may_begin_with_a_byte_order_mark() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("forecasts.csv");
+        let text = "\u{feff}horizon_h,issue_date_utc,forecast_gco2_per_kwh\n0,2021-07-01,355.03\n";
+        std::fs::write(&path, text).expect("written");
+        let read = published(&path, Issue::Rolling).expect("forecasts");
+        assert!(matches!(read, PublishedForecasts::Issued(issued) if issued.len() == 1));
     }
 }

@@ -2,7 +2,7 @@
 
 mod bandit;
 mod carbon;
-mod grid;
+pub(super) mod grid;
 mod page;
 mod study;
 mod waiting;

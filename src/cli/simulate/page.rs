@@ -1,6 +1,7 @@
 //! Renders the rows of results as a self-contained page with plots: no script, nothing to load, for light and dark
 //! display.
 
+use super::write::job_name;
 use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_core::domain::CarbonSeries;
 use wattune_lab::grid::RecordedGrid;
@@ -15,22 +16,19 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[CaseResult]) -> S
     let mut body = format!("<h1>Carbon and time on {}</h1>\n", escaped(&grid.name));
     body += "<p>Less carbon and more time than at the largest limit, in percent; means over starts and seeds.</p>\n";
     body += &table(&means);
-    for job in jobs {
-        let name = format!("{} on {}", job.workload, job.gpu);
+    for (number, job) in (1_usize..).zip(jobs) {
+        let is_repeated = jobs.iter().filter(|other| other.workload == job.workload).count() > 1;
+        let number_shown = if is_repeated { format!(" #{number}") } else { String::new() };
+        let name = format!("{} on {}{number_shown}", job.workload, job.gpu);
         body += &format!("<h2>{}</h2>\n", escaped(&name));
-        let of_job: Vec<&CaseResult> = found.iter().filter(|f| is_of(f, job)).collect();
-        body += &frontier(&means, &of_job, job);
+        let of_job: Vec<&CaseResult> = found.iter().filter(|f| f.row.job == number).collect();
+        let own: Vec<&Mean> = means.iter().filter(|m| m.job == number).collect();
+        body += &frontier(&own, &of_job, job);
         for f in drawn(&of_job) {
             body += &limits(f, &of_job, job, &grid.actual);
         }
     }
     document("wattune simulate carbon", &body)
-}
-
-fn is_of(found: &CaseResult, job: &Job) -> bool {
-    let row = &found.row;
-    let workload = format!("{}/{}", job.workload.dataset, job.workload.network);
-    row.gpu == job.gpu && row.workload == workload && row.batch_size == job.workload.batch_size
 }
 
 fn table(means: &[Mean]) -> String {
@@ -39,7 +37,7 @@ fn table(means: &[Mean]) -> String {
          effect<th>captured headroom</tr>\n",
     );
     for m in means {
-        let job = escaped(&format!("{} {}/{}", m.gpu, m.workload, m.batch_size));
+        let job = escaped(&job_name(m, means));
         let budget = m.budget_pct.map_or_else(|| "–".to_owned(), |b| b.to_string());
         let captured = m.captured_headroom.map_or_else(|| "–".to_owned(), |h| format!("{:.1} %", 100.0 * h));
         let figures = [m.carbon_reduction_pct, m.time_increase_pct, m.energy_effect_pct, m.timing_effect_pct];
@@ -50,37 +48,33 @@ fn table(means: &[Mean]) -> String {
 }
 
 /// Plots carbon saved against time added for a job: each policy's means and, for the first policy that has a frontier,
-/// the runs on it (no other setting is better in both).
-fn frontier(means: &[Mean], of_job: &[&CaseResult], job: &Job) -> String {
-    let same = |m: &&Mean| {
-        m.gpu == job.gpu
-            && m.workload == format!("{}/{}", job.workload.dataset, job.workload.network)
-            && m.batch_size == job.workload.batch_size
-    };
+/// the runs on it (no other setting is better in both). `means` are those of the job.
+fn frontier(means: &[&Mean], of_job: &[&CaseResult], job: &Job) -> String {
     let mut plot = Plot::new("more time, %", "less carbon, %");
-    let slowest = means.iter().filter(same).filter_map(|m| m.time_increase_pct).fold(0.0, f64::max);
+    let slowest = means.iter().filter_map(|m| m.time_increase_pct).fold(0.0, f64::max);
     if let Some((f, curve)) = of_job.iter().find_map(|f| Some((f, f.frontier.as_ref()?))) {
         let near = curve.best().iter().filter(|run| run.time_increase_pct <= 1.5 * slowest.max(1.0));
         let points = near.map(|run| (run.time_increase_pct, run.carbon_reduction_pct)).collect();
         plot.line(&format!("{}, all its settings", f.row.policy), points, Mark::Thin);
     }
     let mut policies: Vec<&str> = Vec::new();
-    for m in means.iter().filter(same) {
+    for m in means {
         if !policies.contains(&m.policy) {
             policies.push(m.policy);
         }
     }
     for policy in policies {
-        let of_policy = means.iter().filter(same).filter(|m| m.policy == policy);
+        let of_policy = means.iter().filter(|m| m.policy == policy);
         let points = of_policy.filter_map(|m| m.time_increase_pct.zip(m.carbon_reduction_pct)).collect();
         plot.line(policy, points, Mark::Points);
     }
     plot.svg(&format!("Carbon over time of {} on {}", job.workload, job.gpu))
 }
 
-/// Returns the runs whose limits are drawn: of the first start, by wattune, or else by another policy that has runs.
+/// Returns the runs whose limits are drawn: of the first start with emissions, by wattune, or else by another policy
+/// that has runs.
 fn drawn<'a>(of_job: &[&'a CaseResult]) -> Vec<&'a CaseResult> {
-    let first = of_job.first().map(|f| f.row.start);
+    let first = of_job.iter().find(|f| !f.row.no_carbon).map(|f| f.row.start);
     let runs = || of_job.iter().copied().filter(move |f| Some(f.row.start) == first && f.replayed.is_some());
     let wattune = runs().find(|f| f.row.policy == "wattune");
     let within_budget = || runs().rfind(|f| f.row.budget_pct.is_some());

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::study::{Format, Progress, hours, once, shown, warn};
-use crate::cli::output::{check_writable, deliver};
+use crate::cli::output::{check_writable, deliver, to_csv, to_json};
 use crate::cli::values::{begin, end};
 use crate::reports::no_formula;
 use wattune_core::domain::Slot;
@@ -38,7 +38,8 @@ pub(super) struct WaitingArgs {
     /// The first submission: a date (00:00 UTC) or a time [default: the first time that the traces cover].
     #[arg(long, value_name = "TIME", value_parser = begin, requires = "within")]
     submit_from: Option<DateTime<Utc>>,
-    /// The end of submissions: a date (its end) or a time [default: as long as the traces cover the longest job].
+    /// The end of submissions: a date (its end) or a time [default: as long as the trace covers the longest job and
+    /// there are forecasts].
     #[arg(long, value_name = "TIME", value_parser = end, requires = "within")]
     submit_until: Option<DateTime<Utc>>,
 }
@@ -93,7 +94,8 @@ pub(super) fn run(
     deliver(&written(format, &rows)?, output)
 }
 
-/// Returns the times of submissions. Those are left out, with a warning, from which on the trace lacks an actual value.
+/// Returns the times of submissions. Those are left out, with a warning, from which on the trace lacks an actual value,
+/// and those for which no forecast is left.
 fn submissions(
     args: &WaitingArgs,
     grid: &RecordedGrid,
@@ -105,25 +107,41 @@ fn submissions(
     };
     let forecasts = Some(grid.forecasts()).filter(|_| foresight == Foresight::AsIssued);
     let first = forecasts.and_then(|forecasts| forecasts.start()).map_or(first, |from| from.max(first));
+    let forecast_end = forecasts.and_then(|forecasts| forecasts.end());
     let latest = last.checked_sub_signed(longest.to_delta()).unwrap_or(first);
     let from = args.submit_from.unwrap_or(first);
+    if let Some(end) = forecast_end.filter(|end| from.max(first) >= *end) {
+        bail!(
+            "--submit-from {}: the forecasts end at {}; begin before that, or use --forecast none",
+            shown(from),
+            shown(end)
+        );
+    }
     if from < first || from > latest || args.submit_until.is_some_and(|until| until <= from) {
         bail!(
             "the traces allow submissions from {} to {}, since a job may wait and take {:.1} h in all; choose \
              --submit-from and --submit-until in that time, or give less --within or fewer --hours",
             shown(first),
-            shown(latest),
+            shown(forecast_end.map_or(latest, |end| end.min(latest))),
             longest.get() / 3600.0
         );
     }
     let step = Seconds::new(args.submit_every * 3600.0).to_delta();
     let is_due = |at: &DateTime<Utc>| *at <= latest && args.submit_until.is_none_or(|until| *at < until);
     let times = std::iter::successors(Some(from), |at| at.checked_add_signed(step)).take_while(is_due);
+    let has_forecast = |at: &DateTime<Utc>| forecast_end.is_none_or(|end| *at < end);
+    let (times, late): (Vec<_>, Vec<_>) = times.partition(has_forecast);
+    if let Some(first_late) = late.first() {
+        let (count, first_late) = (late.len(), shown(*first_late));
+        warn(&[format!(
+            "{count} submissions are left out, the first at {first_late}: the forecasts have ended by then"
+        )]);
+    }
     let is_covered = |at: &DateTime<Utc>| {
         let span = at.checked_add_signed(longest.to_delta()).and_then(|end| Slot::new(*at, end));
         span.is_some_and(|span| mean_intensity(&grid.actual, &span).is_some())
     };
-    let (covered, gaps): (Vec<_>, Vec<_>) = times.partition(is_covered);
+    let (covered, gaps): (Vec<_>, Vec<_>) = times.into_iter().partition(is_covered);
     let first_gap = gaps.first().map(|at| shown(*at)).unwrap_or_default();
     if covered.is_empty() {
         bail!("the carbon trace lacks values after each submission, first after {first_gap}; fill its gaps");
@@ -138,18 +156,8 @@ fn submissions(
 fn written(format: Format, rows: &[WaitingRow]) -> anyhow::Result<Vec<u8>> {
     let (means, calibration) = (waiting_means(rows), calibration(rows));
     Ok(match format {
-        Format::Json => {
-            let mut text = serde_json::to_vec_pretty(&Report { rows, means, calibration })?;
-            text.push(b'\n');
-            text
-        }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(Vec::new());
-            for row in rows {
-                writer.serialize(WaitingRow { grid: no_formula(row.grid.clone()), ..row.clone() })?;
-            }
-            writer.into_inner().context("CSV")?
-        }
+        Format::Json => to_json(&Report { rows, means, calibration })?,
+        Format::Csv => to_csv(rows.iter().cloned().map(|row| WaitingRow { grid: no_formula(row.grid), ..row }))?,
         Format::Table | Format::Html => table(&means, &calibration).into_bytes(),
     })
 }

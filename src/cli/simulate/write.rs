@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::cli::output::{to_csv, to_json};
 use crate::reports::no_formula;
 use wattune_lab::study::{Mean, Row, means};
 
@@ -13,24 +14,17 @@ struct Report<'a> {
 
 /// Renders JSON, `{"rows": […], "means": […]}`, with the means over starts and seeds.
 pub(super) fn json(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(&Report { rows, means: means(rows) })?;
-    text.push(b'\n');
-    Ok(text)
+    to_json(&Report { rows, means: means(rows) })
 }
 
 /// Renders CSV with a header line and a line per row.
 pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        let row = row.clone();
-        writer.serialize(Row {
-            gpu: no_formula(row.gpu),
-            workload: no_formula(row.workload),
-            grid: no_formula(row.grid),
-            ..row
-        })?;
-    }
-    Ok(writer.into_inner()?)
+    to_csv(rows.iter().cloned().map(|row| Row {
+        gpu: no_formula(row.gpu),
+        workload: no_formula(row.workload),
+        grid: no_formula(row.grid),
+        ..row
+    }))
 }
 
 /// Renders the means, if there are several starts or seeds, then the rows by job, start and budget.
@@ -42,20 +36,18 @@ pub(super) fn table(rows: &[Row]) -> String {
         text += &head("");
         let mut last = None;
         for mean in &over_starts {
-            let group = (&mean.gpu, &mean.workload, mean.batch_size);
-            text += between(&mut last, group);
-            text += &line("", mean);
+            text += between(&mut last, mean.job);
+            text += &line("", mean, &over_starts);
         }
         text.push('\n');
     }
     text += &head("start");
     let mut last = None;
     for row in rows {
-        let group = (&row.gpu, &row.workload, row.batch_size, row.start);
-        text += between(&mut last, group);
+        text += between(&mut last, (row.job, row.start));
         let start = row.start.format("%F %R").to_string();
         // The means over a single row are that row's values.
-        text.extend(means(std::slice::from_ref(row)).iter().map(|own| line(&start, own)));
+        text.extend(means(std::slice::from_ref(row)).iter().map(|own| line(&start, own, &over_starts)));
     }
     text
 }
@@ -74,9 +66,18 @@ fn head(start: &str) -> String {
     )
 }
 
-fn line(start: &str, mean: &Mean) -> String {
-    let Mean { gpu, workload, batch_size, grid, policy, .. } = mean;
-    let job = format!("{gpu} {workload}/{batch_size}");
+/// Returns the name of a mean's job, with its number if another job among `all` has the same name.
+pub(super) fn job_name(mean: &Mean, all: &[Mean]) -> String {
+    let name = |of: &Mean| format!("{} {}/{}", of.gpu, of.workload, of.batch_size);
+    let own = name(mean);
+    let is_repeated = all.iter().any(|other| other.job != mean.job && name(other) == own);
+    if is_repeated { format!("{own} #{}", mean.job) } else { own }
+}
+
+/// Renders a line of the table; `all` has the jobs of all lines.
+fn line(start: &str, mean: &Mean, all: &[Mean]) -> String {
+    let Mean { grid, policy, .. } = mean;
+    let job = job_name(mean, all);
     let shown = |number: Option<f64>| number.map_or_else(|| "-".into(), |n| format!("{n:.2}"));
     let (carbon, energy) = (shown(mean.carbon_reduction_pct), shown(mean.energy_effect_pct));
     let timing = shown(mean.timing_effect_pct);

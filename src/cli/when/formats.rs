@@ -1,8 +1,10 @@
 //! The start in the formats of Slurm, cron and at: in the machine's local time.
 
 use anyhow::Context;
-use chrono::{DateTime, MappedLocalTime, TimeDelta, TimeZone, Timelike, Utc};
+use chrono::{DateTime, Datelike, MappedLocalTime, TimeDelta, TimeZone, Timelike, Utc};
 use serde_json::Value;
+
+use crate::cli::values::time_of;
 
 /// Returns the reason why a value of the variable `TZ` is not a time zone; `None` if it is one. The system's own time
 /// functions silently take an unknown time zone for UTC.
@@ -28,10 +30,9 @@ impl PlannedStart {
     /// # Errors
     /// If the advice has no start.
     pub(super) fn of(advice: &Value, now: DateTime<Utc>) -> anyhow::Result<Self> {
-        let time = |key: &str| Some(DateTime::parse_from_rfc3339(advice[key].as_str()?).ok()?.to_utc());
-        let start = time("start").context("the answer has no start")?;
+        let start = time_of(&advice["start"]).context("the answer has no start")?;
         // A job that should start at its earliest start, later than now, is not due yet.
-        Ok(Self { start, latest: time("latest_start").unwrap_or(DateTime::<Utc>::MAX_UTC), now })
+        Ok(Self { start, latest: time_of(&advice["latest_start"]).unwrap_or(DateTime::<Utc>::MAX_UTC), now })
     }
 
     fn is_now(&self) -> bool {
@@ -84,6 +85,20 @@ impl PlannedStart {
             doubts.push("no full minute is left before the latest start, so this is the next one after it".to_owned());
         }
         doubts
+    }
+
+    /// Returns a warning if [`Self::cron`], which has no year, matches in an earlier year, too.
+    pub(super) fn doubt_year<Z: TimeZone>(&self, zone: &Z) -> Option<String> {
+        let local = |at: DateTime<Utc>| at.with_timezone(zone).naive_local();
+        let (now, start) = (local(self.now), local(self.full_minute()));
+        let mut earlier = (now.year()..start.year()).filter_map(|year| start.with_year(year));
+        let first = earlier.find(|at| *at > now)?;
+        let shown = |at: chrono::NaiveDateTime| at.format("%Y-%m-%d %H:%M").to_string();
+        Some(format!(
+            "cron knows no years, so this line starts the job at {} already and not at {}; add it after that",
+            shown(first),
+            shown(start)
+        ))
     }
 
     /// Returns the full minute of the start: the next one, unless that is after the latest start. A minute that has
@@ -197,6 +212,24 @@ mod tests {
             let doubts = planned.doubts(&Berlin).join(" ");
             assert_eq!((planned.at(&Berlin).as_str(), doubts.is_empty()), (at, doubt.is_none()), "{start}: {doubts}");
             assert!(doubt.is_none_or(|part| doubts.contains(part)), "{start}: {doubts}");
+        }
+    }
+
+    #[test]
+    fn a_start_that_cron_would_take_for_one_of_an_earlier_year_is_doubted() {
+        for (start, earlier) in [
+            ("2026-10-25T09:00:00Z", None),
+            ("2027-03-01T09:00:00Z", None),
+            ("2027-10-24T23:00:00Z", None),
+            ("2027-10-24T23:01:00Z", Some("2026-10-25 00:01")),
+            ("2029-12-01T09:00:00Z", Some("2026-12-01 10:00")),
+            // Only 2028 has this day.
+            ("2028-02-29T09:00:00Z", None),
+        ] {
+            let planned = PlannedStart::of(&serde_json::json!({ "start": start }), utc("2026-10-24T22:00:00Z"));
+            let doubt = planned.expect("a start").doubt_year(&Berlin);
+            assert_eq!(doubt.is_some(), earlier.is_some(), "{start}: {doubt:?}");
+            assert!(earlier.is_none_or(|at| doubt.is_some_and(|doubt| doubt.contains(at))), "{start}");
         }
     }
 

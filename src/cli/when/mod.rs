@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use self::formats::PlannedStart;
 use self::question::QuestionArgs;
-use super::output::{Exit, deliver};
+use super::output::{Exit, deliver, say, to_json};
 use super::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
 use crate::providers;
@@ -50,35 +50,34 @@ enum Format {
 /// Prints the advice. The exit code is 0 also if the advice is to start now for lack of any data.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     if let Err(why) = args.question.check() {
-        say(&why);
-        return Ok(Exit::Code(2));
+        return Ok(wrong_use(&why));
     }
     let for_scheduler = matches!(args.format, Format::Slurm | Format::Cron | Format::At);
     let zone = std::env::var("TZ").ok().filter(|_| for_scheduler);
     if let Some(why) = zone.as_deref().and_then(formats::why_unknown) {
-        say(&why);
-        return Ok(Exit::Code(2));
+        return Ok(wrong_use(&why));
     }
     let settings = args.overrides.settings()?;
     if let Some(why) = providers::unknown_zone(&settings.carbon).filter(|_| args.overrides.other_signal()) {
-        say(&why);
-        return Ok(Exit::Code(2));
+        return Ok(wrong_use(&why));
     }
     let direct = args.direct || args.overrides.other_signal();
     let jump_factor = args.overrides.jump_factor(&settings);
-    let answer = match signal::ask(&args.question, &settings, direct, jump_factor).await? {
+    let as_published = args.overrides.names_carbon_file();
+    let mut answer = match signal::ask(&args.question, &settings, direct, jump_factor, as_published).await? {
         Ok(answer) => answer,
-        Err(refusal) => {
-            say(&question::describe_refusal(&refusal));
-            return Ok(Exit::Code(2));
-        }
+        Err(refusal) => return Ok(wrong_use(&question::describe_refusal(&refusal))),
     };
+    let doubt = args.overrides.doubt_zone(&settings, &answer["source"]);
+    if let (Some(doubt), Some(warnings)) = (doubt, answer["warnings"].as_array_mut()) {
+        warnings.push(doubt.into());
+    }
     if args.format != Format::Table {
-        answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(say);
+        answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(warn);
     }
     let text = match args.format {
-        Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
-        Format::Table => page::page(&answer),
+        Format::Json => to_json(&answer)?,
+        Format::Table => page::page(&answer).into_bytes(),
         Format::Slurm | Format::Cron | Format::At => {
             let now = SystemClock::start().utc();
             let planned = PlannedStart::of(&answer, now)?;
@@ -88,17 +87,24 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
                 _ => planned.at(&chrono::Local),
             };
             if args.format != Format::Slurm {
-                planned.doubts(&chrono::Local).iter().for_each(|doubt| say(doubt));
+                planned.doubts(&chrono::Local).iter().for_each(|doubt| warn(doubt));
             }
-            text + "\n"
+            if args.format == Format::Cron {
+                planned.doubt_year(&chrono::Local).iter().for_each(|doubt| warn(doubt));
+            }
+            (text + "\n").into_bytes()
         }
     };
-    deliver(text.as_bytes(), None)?;
+    deliver(&text, None)?;
     Ok(Exit::Done)
 }
 
-/// Prints a message on standard error.
-#[expect(clippy::print_stderr, reason = "standard output is for the answer alone")]
-fn say(message: &str) {
-    eprintln!("wattune when: {message}");
+fn warn(message: &str) {
+    say("when", message);
+}
+
+/// Says which value is wrong.
+fn wrong_use(why: &str) -> Exit {
+    warn(why);
+    Exit::Code(2)
 }

@@ -4,19 +4,20 @@ use chrono::{DateTime, Local, TimeDelta, Utc};
 use serde_json::Value;
 
 use crate::cli::chart::Chart;
+use crate::cli::values::time_of;
 
 /// Renders an advice for people.
 pub(super) fn page(advice: &Value) -> String {
     let mut page = format!("{}\n", text(&advice["advice"]));
-    let (start, asked) = (time(&advice["start"]), time(&advice["asked_at"]));
+    let (start, asked) = (time_of(&advice["start"]), time_of(&advice["asked_at"]));
     if let (Some(start), Some(asked)) = (start, asked) {
         let wait = start - asked;
         let wait = if wait > TimeDelta::zero() { format!("in {}", lasting(wait)) } else { "now".to_owned() };
         page += &format!("Start: {} ({wait}).\n", local(start));
     }
     page += &windows(advice);
-    let last = advice["windows"].as_array().and_then(|w| w.last()).and_then(|w| time(&w["end"]));
-    let (first, best) = (time(&advice["at_once"]["start"]), time(&advice["best"]["end"]));
+    let last = advice["windows"].as_array().and_then(|w| w.last()).and_then(|w| time_of(&w["end"]));
+    let (first, best) = (time_of(&advice["at_once"]["start"]), time_of(&advice["best"]["end"]));
     if let (Some(asked), Some(last)) = (asked, last) {
         let hours = ((last - asked).num_minutes() + 59) / 60;
         let chart = Chart::hours(asked, hours);
@@ -31,7 +32,7 @@ pub(super) fn page(advice: &Value) -> String {
         None => "none".to_owned(),
     };
     let by = if advice["asked"] == "daemon" { "the running daemon" } else { "the sources themselves" };
-    let until = time(&advice["forecast_until"]).map(|end| format!(", forecast until {}", local(end)));
+    let until = time_of(&advice["forecast_until"]).map(|end| format!(", forecast until {}", local(end)));
     page += &format!("\nSource: {from} ({}){}, asked {by}.\n", text(&advice["basis"]), until.unwrap_or_default());
     for warning in advice["warnings"].as_array().into_iter().flatten() {
         page += &format!("! {}\n", text(warning));
@@ -41,13 +42,13 @@ pub(super) fn page(advice: &Value) -> String {
 
 /// Renders the two windows that the advice compares.
 fn windows(advice: &Value) -> String {
-    let first = match (time(&advice["at_once"]["start"]), time(&advice["asked_at"])) {
+    let first = match (time_of(&advice["at_once"]["start"]), time_of(&advice["asked_at"])) {
         (Some(first), Some(asked)) if first > asked => "earliest",
         _ => "at once",
     };
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let row = |name: &str, window: &Value| {
-        let start = time(&window["start"]).map_or_else(|| "–".to_owned(), local);
+        let start = time_of(&window["start"]).map_or_else(|| "–".to_owned(), local);
         let carbon = window["carbon_g"].as_f64().map_or_else(|| "–".to_owned(), |g| format!("{g:.0}"));
         format!("{name:<10} {start:<26} {:>8.0} {carbon:>10}", number(&window["intensity_g_per_kwh"]))
     };
@@ -68,10 +69,6 @@ fn windows(advice: &Value) -> String {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("–")
-}
-
-fn time(value: &Value) -> Option<DateTime<Utc>> {
-    Some(DateTime::parse_from_rfc3339(value.as_str()?).ok()?.to_utc())
 }
 
 fn local(at: DateTime<Utc>) -> String {

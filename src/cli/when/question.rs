@@ -87,7 +87,7 @@ impl QuestionArgs {
     /// Checks that the flags can be combined.
     ///
     /// # Errors
-    /// Checks that the flags agree. The error is one sentence that names the missing or superfluous flag.
+    /// If they cannot; one sentence names the missing or superfluous flag.
     pub(super) fn check(&self) -> Result<(), String> {
         let bounds = [self.within.is_some(), self.latest_start.is_some(), self.latest_end.is_some()];
         match bounds.iter().filter(|given| **given).count() {

@@ -27,7 +27,8 @@ enum DaemonAnswer {
 }
 
 /// Returns the advice of the daemon, or that of the sources if `direct` or if no daemon answers; values of these that
-/// lie more than `jump_factor` times outside the range of the others are left out.
+/// lie more than `jump_factor` times outside the range of the others are left out. If `as_published`, the sources'
+/// values count unchanged.
 ///
 /// # Errors
 /// If the settings cannot be used.
@@ -36,9 +37,10 @@ pub(super) async fn ask(
     settings: &Settings,
     direct: bool,
     jump_factor: f64,
+    as_published: bool,
 ) -> anyhow::Result<Advice> {
     if direct {
-        return ask_sources(asked, settings, jump_factor, None).await;
+        return ask_sources(asked, settings, (jump_factor, as_published), None).await;
     }
     match ask_daemon(asked, settings).await? {
         DaemonAnswer::Advice(mut advice) => {
@@ -46,7 +48,7 @@ pub(super) async fn ask(
             Ok(Ok(advice))
         }
         DaemonAnswer::Refused(why) => Ok(Err(why)),
-        DaemonAnswer::None(why) => ask_sources(asked, settings, jump_factor, Some(why)).await,
+        DaemonAnswer::None(why) => ask_sources(asked, settings, (jump_factor, as_published), Some(why)).await,
     }
 }
 
@@ -82,7 +84,7 @@ async fn ask_daemon(asked: &QuestionArgs, settings: &Settings) -> anyhow::Result
 async fn ask_sources(
     asked: &QuestionArgs,
     settings: &Settings,
-    jump_factor: f64,
+    (jump_factor, as_published): (f64, bool),
     no_daemon: Option<String>,
 ) -> anyhow::Result<Advice> {
     let mut warnings: Vec<String> = no_daemon.map(|why| format!("{why}; asking the sources")).into_iter().collect();
@@ -105,7 +107,8 @@ async fn ask_sources(
     let groups = providers::build(&settings.carbon, Some(&settings.state_dir()))?;
     let options = FeedOptions { jump_factor, ..FeedOptions::default() };
     let state = Feed::start(groups, options, now).await.poll_due(now).await;
-    let view = match describe_start(&state, settings.carbon.fallback_g_per_kwh, &question, power_known) {
+    let fallback = settings.carbon.fallback_g_per_kwh;
+    let view = match describe_start(&state, fallback, &question, power_known, as_published) {
         Ok(view) => view,
         Err(error) => return Ok(Err(error.to_string())),
     };

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use crate::controller::view::WhenView;
 use crate::controller::{StartBound, WhenRequest};
 use crate::http::error::Answer;
-use crate::http::extract::{Params, finite, invalid};
+use crate::http::extract::{Params, invalid, optional_quantity};
 use crate::http::shared::Shared;
 use wattune_core::domain::{InvalidJob, JobName};
 use wattune_core::time::is_usable;
@@ -50,8 +50,8 @@ pub(in crate::http) struct WhenQuery {
 impl WhenQuery {
     /// Converts the query to a request. The error is the first invalid parameter.
     fn checked(&self) -> Result<WhenRequest, InvalidJob> {
-        let seconds = |field, value: Option<f64>| value.map(|s| finite(field, number(s).map(Seconds::new))).transpose();
-        let watts = |field, value: Option<f64>| value.map(|w| finite(field, number(w).map(Watts::new))).transpose();
+        let seconds = |field, given| optional_quantity(field, given, Seconds::try_new);
+        let watts = |field, given| optional_quantity(field, given, Watts::try_new);
         let within = seconds("within_s", self.within_s)?.map(StartBound::Within);
         let start = time("latest_start", self.latest_start.as_deref())?.map(StartBound::Start);
         let end = time("latest_end", self.latest_end.as_deref())?.map(StartBound::End);
@@ -71,10 +71,6 @@ impl WhenQuery {
             idle_power: watts("idle_power_w", self.idle_power_w)?,
         })
     }
-}
-
-fn number(value: f64) -> Option<f64> {
-    value.is_finite().then_some(value)
 }
 
 fn time(field: &'static str, text: Option<&str>) -> Result<Option<DateTime<Utc>>, InvalidJob> {

@@ -76,7 +76,7 @@ pub struct Report {
     /// One row for each run; `None` if the study has no history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<HistoryRow>>,
-    /// Notes on batch sizes that the traces lack or have incompletely.
+    /// Notes on what the traces lack or have incompletely.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

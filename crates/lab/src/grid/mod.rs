@@ -3,5 +3,5 @@
 mod recorded;
 mod visible;
 
-pub use recorded::{PublishedForecasts, RecordedGrid};
+pub use recorded::{PublishedForecasts, RecordedGrid, covered_until};
 pub use visible::{Foresight, VisibleGrid};

@@ -108,6 +108,13 @@ impl RecordedGrid {
     }
 }
 
+/// Returns the first time from `from` on for which a series has no value.
+pub fn covered_until(series: &CarbonSeries, from: DateTime<Utc>) -> DateTime<Utc> {
+    let points = series.points();
+    let ahead = &points[points.partition_point(|(slot, _)| slot.end() <= from)..];
+    ahead.iter().fold(from, |until, (slot, _)| if slot.start() <= until { slot.end() } else { until })
+}
+
 /// Returns the part of a forecast whose slots begin at `from` or later.
 fn ahead(issued: &Issued, from: DateTime<Utc>) -> CarbonSeries {
     let points = issued.series.points().iter().filter(|(slot, _)| slot.start() >= from);

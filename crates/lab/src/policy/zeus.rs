@@ -16,10 +16,11 @@ pub(super) const POLICY: Policy = Policy {
 
 /// Returns the limit l with the least (η·p(l) + (1−η)·P_max)/r(l) for the whole job: Zeus's cost per sample (Zeus,
 /// equation 2) with the power p, the throughput r and η = 0.5. With a budget of extra time, only limits that keep the
-/// budget are considered.
+/// budget are considered; if none does, the largest limit.
 fn decide(view: &View<'_>) -> Decision {
+    let slowest = view.slowest_from_now();
     let cost = |power: Watts, throughput: SamplesPerSecond| {
-        if throughput < view.slowest_allowed() {
+        if slowest.is_none_or(|slowest| throughput < slowest) {
             return f64::INFINITY;
         }
         (ETA * power.get() + (1.0 - ETA) * view.max_power.get()) / throughput.get()

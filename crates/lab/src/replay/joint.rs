@@ -46,13 +46,14 @@ pub fn replay_jointly(
         let open: Vec<usize> = (0..runs.len()).filter(|&j| !runs[j].is_done()).collect();
         let grid = settings[open[0]].grid;
         let horizon = if foresight { grid.future(now) } else { grid.expected(now) };
+        let errors = (!foresight).then(|| grid.errors(now));
         let until = horizon.iter().find(|s| s.slot.contains(now)).map(|s| s.slot.end());
         let until = until.ok_or(ReplayError::BeyondTrace(now))?;
         let views: Vec<_> =
             open.iter().map(|&j| View { now, ..runs[j].view(&settings[j], &curves[j], budget) }).collect();
         let objectives: Vec<Objective> = views.iter().map(objective).collect();
-        let requests =
-            views.iter().zip(&objectives).map(|(view, objective)| request(view, &horizon, objective, dwell, None));
+        let requests = views.iter().zip(&objectives);
+        let requests = requests.map(|(view, objective)| request(view, &horizon, objective, dwell, errors.as_ref()));
         let member = |(request, &j): (_, &usize)| {
             let at_rest = lowest(&limits[j]);
             Member { request, priority: 0, limits: &limits[j], at_rest }

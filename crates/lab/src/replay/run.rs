@@ -4,15 +4,18 @@ use chrono::{DateTime, Utc};
 
 use super::job::Job;
 use super::view::{Action, Decision, Step, View};
-use crate::grid::VisibleGrid;
+use crate::grid::{VisibleGrid, covered_until};
 use wattune_core::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
 use wattune_core::ledger::{self, Comparison, CompletedWork};
 use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
-use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Largest fraction of the work that may be missing when a job counts as done; such a remainder comes from rounding.
 const ROUNDING: f64 = 1e-9;
+/// Longest time at the largest limit for which work may be missing when a job counts as done: the ends of a plan's
+/// segments are rounded to the microsecond.
+const RESOLUTION: Seconds = Seconds::new(2e-6);
 
 /// A time span of a replay in which the job does one thing.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,14 +45,14 @@ pub struct Replayed {
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
-    /// The carbon trace ends before the job does.
-    #[error("the job still runs at {0}, which the carbon trace does not cover")]
+    /// The carbon trace ends, or has a gap, before the job or its reference has done the work.
+    #[error("the carbon trace has no value at {}, before the work is done", .0.format("%FT%TZ"))]
     BeyondTrace(DateTime<Utc>),
     /// The job would have no emissions at the largest limit, so that nothing can be reduced.
-    #[error("the carbon trace is zero for as long as the job runs: there is nothing to reduce")]
+    #[error("the carbon trace is zero for as long as the work takes at the largest limit: there is nothing to reduce")]
     NoCarbon,
     /// The policy cannot find a plan.
-    #[error("the policy cannot plan: {0}")]
+    #[error("the policy cannot plan")]
     Unplannable(#[from] Unplannable),
     /// The steps that the policy decided on take no time, so that the replay would never end.
     #[error("the policy's plan takes no time at {0}, so the replay would never end")]
@@ -74,6 +77,20 @@ pub struct Setting<'a> {
     pub pausing: Option<Pausing>,
     /// Grid on which the job is replayed.
     pub grid: &'a VisibleGrid<'a>,
+}
+
+impl Setting<'_> {
+    /// Returns true if the job would have no emissions at the largest limit, so that nothing can be reduced.
+    pub fn is_without_carbon(&self) -> bool {
+        is_without_carbon(self.job, self.start, self.grid.actual())
+    }
+}
+
+/// Returns true if the carbon intensity is zero for as long as the job's work takes at the largest limit.
+fn is_without_carbon(job: &Job, start: DateTime<Utc>, actual: &CarbonSeries) -> bool {
+    let end = start.checked_add_signed(job.time_at_max().to_delta());
+    let intensity = end.and_then(|end| ledger::mean_intensity(actual, &Slot::new(start, end)?));
+    intensity.is_some_and(|intensity| intensity <= GramsPerKwh::ZERO)
 }
 
 /// Replays a job to the end of its work. `budget` is the extra time that the job may take (0.03 is 3 %; `None` if the
@@ -167,7 +184,13 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.job.work - self.samples_done <= self.job.work * ROUNDING
+        let negligible = (self.job.work * ROUNDING).max(self.job.curve.ceiling().throughput * RESOLUTION);
+        self.job.work - self.samples_done <= negligible
+    }
+
+    /// Returns the error for a time without a value in the trace.
+    fn beyond_trace(&self) -> ReplayError {
+        ReplayError::BeyondTrace(covered_until(self.actual, self.start))
     }
 
     fn at(&self, action: &Action) -> (Watts, SamplesPerSecond) {
@@ -190,11 +213,11 @@ impl<'a> Run<'a> {
         let works = throughput > SamplesPerSecond::ZERO;
         let lasts = if works { step.lasts.min((self.job.work - self.samples_done) / throughput) } else { step.lasts };
         let before = self.now();
-        let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
-        let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
+        let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta());
+        let end = end.ok_or_else(|| self.beyond_trace())?;
         // A step that is shorter than the resolution of time counts without emissions.
         if let Some(slot) = Slot::new(before, end) {
-            let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(beyond)?;
+            let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(|| self.beyond_trace())?;
             self.carbon += power * lasts * intensity;
             match self.legs.last_mut() {
                 Some(last) if last.action == step.action => {
@@ -235,13 +258,13 @@ impl<'a> Run<'a> {
             Some(curve.power_at(pace)? * (throughput / pace))
         };
         let against_max = ledger::compare(&completed, (ceiling.throughput, ceiling.power), constant, self.actual);
-        let missing = if self.carbon > GramsCo2e::ZERO {
-            ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start))
-        } else {
-            ReplayError::NoCarbon
+        // The reference may lie in a time of zero intensity although the slower job has emissions.
+        let missing = || match is_without_carbon(self.job, self.start, self.actual) {
+            true => ReplayError::NoCarbon,
+            false => self.beyond_trace(),
         };
         Ok(Replayed {
-            against_max: against_max.ok_or(missing)?,
+            against_max: against_max.ok_or_else(missing)?,
             energy: self.energy,
             carbon: self.carbon,
             time: self.elapsed,

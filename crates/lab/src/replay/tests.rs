@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::*;
 use crate::grid::{Foresight, PublishedForecasts, RecordedGrid, VisibleGrid};
 use crate::policy::{POLICIES, named};
-use crate::study::{CaseResult, Figures, Study};
+use crate::study::{CaseResult, Figures, Row, Study, StudyError, means};
 use wattune_core::domain::{
     CarbonSeries, Estimate, Intensity, Issued, OperatingPoint, Origin, Pausing, PowerLimit, Profile, SignalKind,
     SignalScope, Slot, Zone,
@@ -84,6 +84,107 @@ fn zeus_takes_one_limit_and_keeps_the_budget() {
     let time = |budget| run(&grid, Foresight::Nothing, "zeus", budget).against_max.time_increase_pct;
     assert!((time(0.2) - 100.0 / 9.0).abs() < 1e-6);
     assert!(time(0.1).abs() < 1e-6, "200 W is too slow for 10 %");
+}
+
+#[test]
+fn zeus_keeps_the_budget_with_the_time_of_a_sweep() {
+    let (grid, job) = (grid(PublishedForecasts::Nothing), job(30.0));
+    let visible = VisibleGrid::new(&grid, Foresight::Nothing, Seconds::new(60.0 * 3600.0));
+    let setting =
+        Setting { job: &job, believed: &job.profile, profile_error: 0.0, start: at(5), pausing: None, grid: &visible };
+    let decide = named("zeus").expect("known").mode.within_budget().expect("keeps a budget");
+    let time = |budget, sweep| {
+        let found = replay(setting, Some(budget), Seconds::new(sweep), decide).expect("fits into the trace");
+        found.against_max.time_increase_pct
+    };
+    // 200 W takes 11.11 % longer, and a sweep of 10 minutes a limit costs 0.39 % at 300 W, 0.25 % more at 200 W.
+    assert!((time(0.112, 0.0) - 100.0 / 9.0).abs() < 1e-6);
+    assert!(time(0.112, 600.0) < 1.0, "200 W is too slow after the sweep: {}", time(0.112, 600.0));
+    assert!((11.2..=11.5).contains(&time(0.115, 600.0)), "{}", time(0.115, 600.0));
+    // The sweep alone costs more than this, so that no limit keeps the budget.
+    assert!(time(0.001, 600.0) < 0.4, "{}", time(0.001, 600.0));
+}
+
+#[test]
+fn short_jobs_end_although_plans_are_rounded_to_microseconds() {
+    let grid = grid(PublishedForecasts::Nothing);
+    let visible = VisibleGrid::new(&grid, Foresight::Nothing, Seconds::new(60.0 * 3600.0));
+    for hours in [0.01, 0.017, 0.02, 0.03, 0.05, 0.1] {
+        let job = job(hours);
+        for (policy, budget) in ["wattune", "clairvoyant"].iter().flat_map(|p| [0.01, 0.03, 0.1, 0.3].map(|b| (p, b))) {
+            let decide = named(policy).expect("known").mode.within_budget().expect("keeps a budget");
+            let (believed, pausing) = (&job.profile, None);
+            let setting = Setting { job: &job, believed, profile_error: 0.0, start: at(5), pausing, grid: &visible };
+            let found = replay(setting, Some(budget), Seconds::ZERO, decide);
+            assert!(found.is_ok(), "{policy}, {hours} h, {budget}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_time_without_a_value_is_named_where_it_begins() {
+    let mut actual = hourly(-40 * 24, 200, wave);
+    actual.remove(Slot::new(at(20), at(22)).expect("two hours"));
+    let job = job(30.5);
+    let missing = |actual: CarbonSeries, start| {
+        let grid = RecordedGrid::new("grid".into(), actual, PublishedForecasts::Nothing);
+        let visible = VisibleGrid::new(&grid, Foresight::Nothing, Seconds::new(60.0 * 3600.0));
+        let (believed, pausing) = (&job.profile, None);
+        let setting = Setting { job: &job, believed, profile_error: 0.0, start, pausing, grid: &visible };
+        let decide = named("static").expect("known").mode.within_budget().expect("keeps a budget");
+        replay(setting, Some(0.1), Seconds::ZERO, decide).expect_err("no value")
+    };
+    assert_eq!(missing(actual.clone(), at(5)), ReplayError::BeyondTrace(at(20)));
+    assert_eq!(missing(actual.clone(), at(180)), ReplayError::BeyondTrace(at(200)));
+    assert_eq!(missing(actual, at(21)), ReplayError::BeyondTrace(at(21)));
+}
+
+/// From hour 5 on, the reference ends before the intensity rises, and slower jobs do not.
+#[test]
+fn a_start_without_emissions_has_rows_without_figures() {
+    let actual = hourly(-40 * 24, 200, |h| if (0..36).contains(&h) { 0.0 } else { wave(h) });
+    let grid = RecordedGrid::new("grid".into(), actual, PublishedForecasts::Nothing);
+    let visible = VisibleGrid::new(&grid, Foresight::Perfect, Seconds::new(60.0 * 3600.0));
+    for node_cap in [None, Some(Watts::new(400.0))] {
+        let all: &[&str] =
+            if node_cap.is_some() { &["wattune", "clairvoyant"] } else { &["max", "static", "carbon-zeus"] };
+        let policies: Vec<_> = all.iter().map(|name| named(name).expect("known")).collect();
+        let study = Study {
+            jobs: &[job(30.5)],
+            node_cap,
+            grid: &visible,
+            starts: &[at(5), at(60)],
+            budgets: &[0.1, 0.25],
+            policies: &policies,
+            sweep: Seconds::ZERO,
+            profile_error: 0.0,
+            pausing: None,
+            seeds: &[1],
+        };
+        let mut steps = 0;
+        let found = study.run(|| steps += 1).expect("the other start is compared");
+        assert_eq!(steps, study.steps());
+        for row in found.iter().map(|f| &f.row) {
+            assert_eq!(row.no_carbon, row.start == at(5), "{row:?}");
+            assert_eq!(row.carbon_reduction_pct.is_none(), row.no_carbon, "{row:?}");
+        }
+        let rows: Vec<Row> = found.into_iter().map(|f| f.row).collect();
+        let of_start = |start: DateTime<Utc>| -> Vec<_> {
+            rows.iter().filter(|row| row.start == start).map(|row| (row.policy, row.budget_pct)).collect()
+        };
+        assert_eq!(of_start(at(5)), of_start(at(60)));
+        assert!(means(&rows).iter().all(|mean| mean.rows == 1 && mean.carbon_reduction_pct.is_some()));
+    }
+}
+
+#[test]
+fn the_message_of_a_study_leaves_the_cause_to_its_source() {
+    let source = ReplayError::NoCarbon;
+    let (workload, budget) = ("d/n/8".to_owned(), "no budget".to_owned());
+    let error = StudyError { policy: "static", workload, start: at(0), budget, source };
+    assert!(!error.to_string().contains("zero"), "{error}");
+    let source = std::error::Error::source(&error).expect("the cause").to_string();
+    assert!(source.contains("zero"), "{source}");
 }
 
 #[test]
@@ -311,4 +412,35 @@ fn under_a_cap_with_room_for_all_each_job_runs_as_if_alone() {
     assert!((together[0].time / alone.time - 1.0).abs() < 1e-9);
     let low = pair(150.0, false).expect_err("two GPUs need 200 W");
     assert_eq!(low, ReplayError::NoRoom { lowest: Watts::new(200.0), cap: Watts::new(150.0) });
+}
+
+/// So few errors are known that no pause at idle power pays. Under a cap, they count as they do alone.
+#[test]
+fn under_a_cap_plans_count_the_errors_of_the_forecast() {
+    // Steeper than the other grid, so that pauses pay with certain forecasts.
+    let actual = hourly(-48, 200, |h| (3.0 * wave(h) - 550.0).max(20.0));
+    let forecasts = PublishedForecasts::Issued(day_ahead(&actual));
+    let grid = RecordedGrid::new("grid".into(), actual, forecasts);
+    let visible = VisibleGrid::new(&grid, Foresight::AsIssued, Seconds::new(60.0 * 3600.0));
+    let costs = Pausing {
+        idle_power: Watts::new(10.0),
+        min_run: Seconds::new(3600.0),
+        min_pause: Seconds::new(3600.0),
+        checkpoint: Seconds::new(60.0),
+    };
+    let job = job(30.0);
+    let (believed, pausing) = (&job.profile, Some(costs));
+    let setting = Setting { job: &job, believed, profile_error: 0.0, start: at(5), pausing, grid: &visible };
+    let alone = |policy| {
+        let decide = named(policy).expect("known").mode.within_budget().expect("keeps a budget");
+        replay(setting, Some(0.5), Seconds::ZERO, decide).expect("fits into the trace")
+    };
+    let under = UnderCap { cap: Watts::new(10_000.0), foresight: false };
+    let capped = replay_jointly(&[setting], Some(0.5), under).expect("there is room").remove(0);
+    let pauses = |run: &Replayed| run.legs.iter().filter(|leg| leg.action == Action::Pause).count();
+    assert!(pauses(&alone("clairvoyant")) > 0, "there is time for pauses");
+    let alone = alone("wattune");
+    assert_eq!((pauses(&alone), pauses(&capped)), (0, 0));
+    assert!((capped.carbon / alone.carbon - 1.0).abs() < 1e-9, "{} {}", capped.carbon, alone.carbon);
+    assert!((capped.time / alone.time - 1.0).abs() < 1e-9);
 }

@@ -8,6 +8,9 @@ use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
+/// Part of a throughput that is rounding: a limit that just keeps the budget keeps it.
+const ROUNDING: f64 = 1e-12;
+
 /// State of a job and of its grid at the time at which a policy decides. A policy decides equally for equal views.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -51,6 +54,14 @@ impl View<'_> {
     /// budget.
     pub fn slowest_allowed(&self) -> SamplesPerSecond {
         self.curve.ceiling().throughput / (1.0 + self.budget.unwrap_or(f64::INFINITY))
+    }
+
+    /// Returns the smallest constant throughput, from now to the end of the job, that keeps the budget with the time
+    /// and the work that are behind: a sweep may have cost time. 0 without a budget; `None` if no time is left.
+    pub fn slowest_from_now(&self) -> Option<SamplesPerSecond> {
+        let Some(budget) = self.budget else { return Some(SamplesPerSecond::ZERO) };
+        let left = self.work / self.curve.ceiling().throughput * (1.0 + budget) - self.elapsed;
+        (left > Seconds::ZERO).then(|| self.left() / left * (1.0 - ROUNDING))
     }
 
     /// Returns power (first) and throughput (second) of each point of the profile.

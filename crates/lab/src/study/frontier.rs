@@ -14,8 +14,8 @@ pub struct Frontier {
 
 impl Frontier {
     /// Keeps the runs that no other run surpasses in both carbon and time. `runs` has one run for each value of the
-    /// knob; `None` if the run continues past the end of the trace. If there is a `None`, nothing is known beyond the
-    /// slowest of the other runs.
+    /// knob; `None` if the run reaches a time without a value in the trace. If there is a `None`, nothing is known
+    /// beyond the slowest of the other runs.
     pub fn new(runs: Vec<Option<Figures>>) -> Self {
         let mut by_time: Vec<Figures> = runs.iter().flatten().copied().collect();
         by_time.sort_by(|a, b| {
@@ -32,7 +32,8 @@ impl Frontier {
         Self { runs, best, truncated }
     }
 
-    /// Returns all runs, in the order of the knob's values; `None` for those that continue past the end of the trace.
+    /// Returns all runs, in the order of the knob's values; `None` for those that reach a time without a value in the
+    /// trace.
     pub fn runs(&self) -> &[Option<Figures>] {
         &self.runs
     }
@@ -44,7 +45,8 @@ impl Frontier {
 
     /// Returns the figures at an increase of time in percent, interpolated between the neighbouring runs. For an
     /// increase below that of the fastest run, returns the figures of the fastest run; above that of the slowest, those
-    /// of the slowest, or `None` if some runs continue past the end of the trace. `None` also if there is no run.
+    /// of the slowest, or `None` if some runs reach a time without a value in the trace. `None` also if there is no
+    /// run.
     pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
         let next = self.best.partition_point(|run| run.time_increase_pct < time_increase_pct);
         let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.best[i]), self.best.get(next)) else {

@@ -13,8 +13,11 @@ pub struct Mean {
     pub gpu: String,
     pub workload: String,
     pub batch_size: u64,
+    pub job: usize,
     pub grid: String,
     pub budget_pct: Option<f64>,
+    /// Number of rows in the mean: without those of starts from which the job would have no emissions, unless there are
+    /// no others. Such starts have no figures under any policy.
     pub rows: usize,
     /// Mean reduction of emissions. This mean and the others are `None` if one of the rows has no figures: otherwise
     /// the means of different policies would be over different starts.
@@ -30,7 +33,7 @@ pub struct Mean {
 /// appear.
 pub fn means(rows: &[Row]) -> Vec<Mean> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
-    let key = |r: &Row| (r.policy, r.gpu.clone(), r.workload.clone(), r.batch_size, r.grid.clone());
+    let key = |r: &Row| (r.policy, r.gpu.clone(), r.workload.clone(), r.batch_size, r.job, r.grid.clone());
     for row in rows {
         let same = |group: &&mut Vec<&Row>| key(group[0]) == key(row) && group[0].budget_pct == row.budget_pct;
         match groups.iter_mut().find(same) {
@@ -43,18 +46,21 @@ pub fn means(rows: &[Row]) -> Vec<Mean> {
 
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 fn mean_of(group: &[&Row]) -> Mean {
+    let counted: Vec<&Row> = group.iter().copied().filter(|row| !row.no_carbon).collect();
+    let counted: &[&Row] = if counted.is_empty() { group } else { &counted };
     let mean = |value: fn(&Row) -> Option<f64>| {
-        let sum = group.iter().map(|r| value(r)).sum::<Option<f64>>();
-        sum.map(|sum| sum / group.len() as f64)
+        let sum = counted.iter().map(|r| value(r)).sum::<Option<f64>>();
+        sum.map(|sum| sum / counted.len() as f64)
     };
     Mean {
         policy: group[0].policy,
         gpu: group[0].gpu.clone(),
         workload: group[0].workload.clone(),
         batch_size: group[0].batch_size,
+        job: group[0].job,
         grid: group[0].grid.clone(),
         budget_pct: group[0].budget_pct,
-        rows: group.len(),
+        rows: counted.len(),
         carbon_reduction_pct: mean(|r| r.carbon_reduction_pct),
         time_increase_pct: mean(|r| r.time_increase_pct),
         captured_headroom: captured(mean(|r| r.over_static), mean(|r| r.headroom)),

@@ -27,8 +27,8 @@ pub struct Row {
     pub start: DateTime<Utc>,
     /// Budget of extra time, in percent: 3 % is 3.0. `None` for a policy that uses its own weights.
     pub budget_pct: Option<f64>,
-    /// See [`Figures::carbon_reduction_pct`]. This and the other figures are `None` if the trace ends before the job
-    /// does.
+    /// See [`Figures::carbon_reduction_pct`]. This and the other figures are `None` if the trace has no value before
+    /// the job has done its work, or is zero for as long as the work takes at the largest limit.
     pub carbon_reduction_pct: Option<f64>,
     /// See [`Figures::time_increase_pct`].
     pub time_increase_pct: Option<f64>,
@@ -43,6 +43,8 @@ pub struct Row {
     pub timing_effect_pct: Option<f64>,
     /// Seed of the profile's random errors; `None` if the profile has no errors.
     pub seed: Option<u64>,
+    /// Number of the job in the study, from 1; jobs that share a node may have the same workload.
+    pub job: usize,
     /// Carbon reduction of this policy minus that of static, in percentage points; `None` without a budget or without
     /// figures.
     #[serde(skip)]
@@ -50,11 +52,15 @@ pub struct Row {
     /// Carbon reduction of clairvoyant minus that of static, in percentage points; `None` without a budget.
     #[serde(skip)]
     pub headroom: Option<f64>,
+    /// True if the job would have no emissions at the largest limit, so that the row has no figures.
+    #[serde(skip)]
+    pub no_carbon: bool,
 }
 
 impl Row {
     pub(super) fn new(
         policy: &'static str,
+        number: usize,
         setting: Setting<'_>,
         seed: Option<u64>,
         budget: Option<f64>,
@@ -81,8 +87,10 @@ impl Row {
             energy_effect_pct: figures.map(|f| f.energy_effect_pct),
             timing_effect_pct: figures.map(|f| f.timing_effect_pct),
             seed,
+            job: number,
             over_static,
             headroom,
+            no_carbon: false,
         }
     }
 }
@@ -95,7 +103,7 @@ pub(crate) fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result
 pub struct CaseResult {
     /// The row of results.
     pub row: Row,
-    /// The replay; `None` if the row is interpolated between several replays, or if the trace ends before the job does.
+    /// The replay; `None` if the row is interpolated between several replays, or has no figures.
     pub replayed: Option<Replayed>,
     /// The frontier of the policy over its knob; `None` for policies without a knob.
     pub frontier: Option<Arc<Frontier>>,

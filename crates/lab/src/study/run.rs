@@ -47,7 +47,7 @@ pub struct Study<'a> {
 /// Reason why a study fails.
 #[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{policy} on {workload} from {start} with {budget}: {source}", start = start.format("%FT%TZ"))]
+#[error("{policy} on {workload} from {start} with {budget}", start = start.format("%FT%TZ"))]
 pub struct StudyError {
     pub policy: &'static str,
     pub workload: String,
@@ -61,6 +61,8 @@ pub struct StudyError {
 #[derive(Clone, Copy)]
 struct Case<'a> {
     study: &'a Study<'a>,
+    /// Number of the job in the study, from 1.
+    number: usize,
     setting: Setting<'a>,
     seed: u64,
 }
@@ -69,20 +71,20 @@ impl Study<'_> {
     /// Replays all combinations, in the order job, start, seed, budget, policy; for each job, start and seed, rows
     /// without a budget come last. Calls `step` [`Study::steps`] times on the way, for a progress display.
     ///
-    /// A row has no figures if the policy runs past the end of the trace. For a policy with a knob, a row has none if a
-    /// run of its frontier is past the end of the trace and the budget is larger than the time increase of the slowest
-    /// other run.
+    /// A row has no figures if the policy reaches a time without a value in the trace. For a policy with a knob, a row
+    /// has none if a run of its frontier does and the budget is larger than the time increase of the slowest other run.
+    /// No row of a start has figures if the job would have no emissions from there at the largest limit.
     ///
     /// # Errors
     /// If a policy cannot decide, or if one of the policies `static` and `clairvoyant`, with which all others are
-    /// compared, runs past the end of the trace.
+    /// compared, reaches a time without a value in the trace.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<CaseResult>, StudyError> {
         let mut rows = Vec::new();
         if let Some(cap) = self.node_cap {
             self.run_jointly(cap, &mut rows, &mut step)?;
             return Ok(rows);
         }
-        for job in self.jobs {
+        for (number, job) in (1..).zip(self.jobs) {
             for &start in self.starts {
                 for &seed in self.seeds {
                     let measured = (self.profile_error > 0.0).then(|| job.measured(self.profile_error, seed));
@@ -90,7 +92,7 @@ impl Study<'_> {
                     let profile_error = self.profile_error;
                     let (pausing, grid) = (self.pausing, self.grid);
                     let setting = Setting { job, believed, profile_error, start, pausing, grid };
-                    Case { study: self, setting, seed }.run(&mut rows, &mut step)?;
+                    Case { study: self, number, setting, seed }.run(&mut rows, &mut step)?;
                 }
             }
         }
@@ -109,15 +111,20 @@ impl Study<'_> {
                         pausing: self.pausing,
                         grid: self.grid,
                     };
-                    let settings: Vec<Setting<'_>> = self.jobs.iter().map(setting).collect();
-                    let case = |setting| Case { study: self, setting, seed: 0 };
+                    let case = |(number, job)| Case { study: self, number, setting: setting(job), seed: 0 };
+                    let cases: Vec<Case<'_>> = (1..).zip(self.jobs).map(case).collect();
+                    let settings: Vec<Setting<'_>> = cases.iter().map(|case| case.setting).collect();
                     let under = UnderCap { cap, foresight: policy.name == "clairvoyant" };
-                    let replayed = replay_jointly(&settings, Some(budget), under)
-                        .map_err(|source| case(settings[0]).failed(policy, Some(budget), source))?;
-                    for (setting, replayed) in settings.into_iter().zip(replayed) {
-                        let case = case(setting);
-                        let row = case.row(policy, Some(budget), Some(Figures::of(&replayed)), None);
-                        rows.push(CaseResult { row, replayed: Some(replayed), frontier: None });
+                    let replayed: Vec<Option<Replayed>> = match replay_jointly(&settings, Some(budget), under) {
+                        Ok(replayed) => replayed.into_iter().map(Some).collect(),
+                        Err(ReplayError::NoCarbon) => vec![None; cases.len()],
+                        Err(source) => return Err(cases[0].failed(policy, Some(budget), source)),
+                    };
+                    for (case, replayed) in cases.iter().zip(replayed) {
+                        let figures = replayed.as_ref().map(Figures::of);
+                        let row = case.row(policy, Some(budget), figures, None);
+                        let row = Row { no_carbon: replayed.is_none(), ..row };
+                        rows.push(CaseResult { row, replayed, frontier: None });
                     }
                     step();
                 }
@@ -140,6 +147,10 @@ impl Study<'_> {
 
 impl Case<'_> {
     fn run(&self, rows: &mut Vec<CaseResult>, step: &mut impl FnMut()) -> Result<(), StudyError> {
+        if self.setting.is_without_carbon() {
+            self.add_rows_without_carbon(rows, step);
+            return Ok(());
+        }
         let frontiers = self.study.policies.iter().map(|policy| {
             let frontier = self.frontier(policy);
             step();
@@ -180,7 +191,27 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Returns the replay of a policy; `None` if the policy runs past the end of the trace.
+    /// Adds the rows of a case in which the job would have no emissions at the largest limit: all are without figures.
+    fn add_rows_without_carbon(&self, rows: &mut Vec<CaseResult>, step: &mut impl FnMut()) {
+        let mut add = |policy: &Policy, budget: Option<f64>| {
+            let row = Row { no_carbon: true, ..self.row(policy, budget, None, None) };
+            rows.push(CaseResult { row, replayed: None, frontier: None });
+        };
+        for &budget in self.study.budgets {
+            for policy in self.study.policies {
+                add(policy, Some(budget));
+                step();
+            }
+        }
+        for policy in self.study.policies {
+            if !matches!(policy.mode, RunMode::WithinBudget(_)) {
+                add(policy, None);
+            }
+            step();
+        }
+    }
+
+    /// Returns the replay of a policy; `None` if the policy reaches a time without a value in the trace.
     fn within_trace(
         &self,
         policy: &Policy,
@@ -218,7 +249,7 @@ impl Case<'_> {
     }
 
     /// Returns the frontier of a policy: the results for all values of its knob; `None` for a policy without a knob. A
-    /// run past the end of the trace is missing in the frontier.
+    /// run that reaches a time without a value in the trace is missing in the frontier.
     fn frontier(&self, policy: &Policy) -> Result<Option<Arc<Frontier>>, StudyError> {
         let RunMode::Swept { decide, .. } = policy.mode else { return Ok(None) };
         let runs = (0..=KNOB_STEPS).map(|step| {
@@ -237,6 +268,6 @@ impl Case<'_> {
         bounds: Option<(Figures, Figures)>,
     ) -> Row {
         let seed = (self.study.profile_error > 0.0).then_some(self.seed);
-        Row::new(policy.name, self.setting, seed, budget, figures, bounds)
+        Row::new(policy.name, self.number, self.setting, seed, budget, figures, bounds)
     }
 }

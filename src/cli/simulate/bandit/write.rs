@@ -1,22 +1,25 @@
-//! Renders the rows of results as a table, JSON and CSV.
+//! Renders the rows of results as a table and CSV.
 
+use crate::cli::output::to_csv;
+use crate::reports::no_formula;
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
-
-/// Renders the report as JSON: `{"summary": […], "history": […], "notes": […]}`.
-pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(report)?;
-    text.push(b'\n');
-    Ok(text)
-}
 
 /// Renders CSV with a header line and a line per row: the history's rows if there is one, otherwise the summary's.
 pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
     match &report.history {
-        Some(history) => history.iter().try_for_each(|row| writer.serialize(row))?,
-        None => report.summary.iter().try_for_each(|row| writer.serialize(row))?,
+        Some(history) => to_csv(history.iter().cloned().map(|row| HistoryRow {
+            workload: no_formula(row.workload),
+            gpu: no_formula(row.gpu),
+            group: row.group.map(no_formula),
+            ..row
+        })),
+        None => to_csv(report.summary.iter().cloned().map(|row| SummaryRow {
+            workload: no_formula(row.workload),
+            gpu: no_formula(row.gpu),
+            group: row.group.map(no_formula),
+            ..row
+        })),
     }
-    Ok(writer.into_inner()?)
 }
 
 /// Groups rows that differ only in their seeds; groups of one job are adjacent, in order of first appearance.
@@ -116,4 +119,45 @@ fn line(row: &HistoryRow) -> String {
         row.time_s,
         row.cost
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_csv_are_no_formulas() {
+        let summary = SummaryRow {
+            policy: "zeus",
+            workload: "=d/n".to_owned(),
+            gpu: "+gpu".to_owned(),
+            group: Some("@a".to_owned()),
+            seed: 1,
+            cumulative_cost: 2.0,
+            cumulative_regret_runs: 0.5,
+            final_batch_size: 8,
+            final_power_limit_w: 250.0,
+        };
+        let run = HistoryRow {
+            policy: "zeus",
+            workload: summary.workload.clone(),
+            gpu: summary.gpu.clone(),
+            first_gpu: summary.gpu.clone(),
+            group: summary.group.clone(),
+            seed: 1,
+            recurrence: 1,
+            batch_size: 8,
+            power_limit_w: 250.0,
+            reached: true,
+            energy_j: 1.0,
+            time_s: 1.0,
+            cost: 2.0,
+            oracle_runs: 1.0,
+        };
+        for history in [None, Some(vec![run])] {
+            let report = Report { summary: vec![summary.clone()], history, notes: Vec::new() };
+            let csv = String::from_utf8(comma_separated(&report).expect("written")).expect("UTF-8");
+            assert!(csv.contains("\nzeus,'=d/n,'+gpu,'@a,1,"), "{csv}");
+        }
+    }
 }

@@ -58,11 +58,13 @@ impl Snapshot<'_> {
             forecast: self.signal.forecast(),
             model: self.signal.model(),
             fallback: self.signal.fallback(),
+            as_published: false,
         }
     }
 }
 
-/// Returns the advice when to start a job from a carbon feed's state, for use without a daemon.
+/// Returns the advice when to start a job from a carbon feed's state, for use without a daemon. If `as_published`, the
+/// values of the source count unchanged; the local forecaster only continues them.
 ///
 /// # Errors
 /// If the question is invalid.
@@ -71,12 +73,19 @@ pub fn describe_start(
     fallback: GramsPerKwh,
     question: &StartQuestion,
     power_known: bool,
+    as_published: bool,
 ) -> Result<WhenView, InvalidStart> {
     let now = question.now;
     let forecast = state.forecast.as_deref();
-    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now));
-    let model = model.unwrap_or_default();
-    StartSignal { now, state, forecast, model: &model, fallback }.advise(question, power_known)
+    let nothing = CarbonSeries::default();
+    let fit = |f: &Forecast| {
+        // A model without both earlier forecasts and actual values neither corrects the source nor mixes it with the
+        // local forecaster.
+        let published = if as_published && !f.actual.is_empty() { &nothing } else { &f.expected };
+        Model::fit(published, &[], &f.actual, now)
+    };
+    let model = forecast.map(fit).unwrap_or_default();
+    StartSignal { now, state, forecast, model: &model, fallback, as_published }.advise(question, power_known)
 }
 
 /// Carbon signal from which start times are advised.
@@ -86,12 +95,18 @@ struct StartSignal<'a> {
     forecast: Option<&'a Forecast>,
     model: &'a Model,
     fallback: GramsPerKwh,
+    /// True if the values of the source count unchanged.
+    as_published: bool,
 }
 
 impl StartSignal<'_> {
     fn forecast_until(&self, until: DateTime<Utc>) -> StartForecast {
         let nothing = CarbonSeries::default();
         let expected = self.forecast.map_or(&nothing, |f| &f.expected);
+        if self.as_published && expected.end().is_some_and(|end| until <= end) {
+            // The errors of the local forecaster say nothing about values that are not its own.
+            return StartForecast::of_horizon(self.model.outlook(expected, self.now, until, self.fallback));
+        }
         StartForecast::new(self.model, expected, (self.now, until), self.fallback)
     }
 

@@ -55,7 +55,7 @@ impl Columns {
     pub(super) fn find<V: FileSignal>(names: &[String], settings: &Settings) -> Result<Self, ParseError> {
         if names.len() > MOST_COLUMNS {
             let what = format!("has {} columns; at most {MOST_COLUMNS} are read", names.len());
-            return Err(ParseError { at: "the first line".to_owned(), what });
+            return Err(ParseError::new("the first line", what));
         }
         let find = |configured: &Option<String>, known: &[&str]| named(names, configured.as_deref(), known);
         let Some(time) = find(&settings.time_column, TIME)? else {
@@ -106,9 +106,8 @@ fn named(names: &[String], configured: Option<&str>, known: &[&str]) -> Result<O
     let column = |index: usize| Column { index, name: names[index].clone() };
     if let Some(wanted) = configured {
         let index = names.iter().position(|name| name.trim() == wanted.trim());
-        return index.map(|i| Some(column(i))).ok_or_else(|| ParseError {
-            at: "the first line".to_owned(),
-            what: format!("there is no column {wanted:?}; there are {}", listed(names)),
+        return index.map(|i| Some(column(i))).ok_or_else(|| {
+            ParseError::new("the first line", format!("there is no column {wanted:?}; there are {}", listed(names)))
         });
     }
     let found = known.iter().find_map(|known| names.iter().position(|name| plain(name).eq(known.chars())));
@@ -118,11 +117,8 @@ fn named(names: &[String], configured: Option<&str>, known: &[&str]) -> Result<O
 fn missing<V: FileSignal>(what: &str, example: &str, setting: &str, names: &[String]) -> ParseError {
     ParseError {
         at: "the first line".to_owned(),
-        what: format!(
-            "no column for {what} among {}; name it like {example:?} or set {}.file.{setting}",
-            listed(names),
-            V::TABLE
-        ),
+        what: format!("no column for {what} among {}; name it like {example:?}", listed(names)),
+        setting: format!(" or set {}.file.{setting}", V::TABLE),
     }
 }
 

@@ -235,12 +235,31 @@ impl<V: FileSignal> FileProvider<V> {
             None => format!("{} has no forecast column, only actual values", self.shown()),
         };
         let table = V::TABLE;
+        if let Some(outside) = self.replay_outside(file) {
+            return outside;
+        }
         match self.settings.timing {
             Timing::Absolute => format!("{what}; append newer rows, or set {table}.file.timing = \"replay\""),
+            Timing::Replay if self.settings.repeat => what,
             Timing::Replay => {
                 format!("{what} and was played to its end; set {table}.file.repeat = true to begin again")
             }
         }
+    }
+
+    /// Says that the replay begins outside of the file, where there is nothing to play; `None` if it does not.
+    fn replay_outside(&self, file: &ParsedFile<V>) -> Option<String> {
+        let start = self.settings.replay_start.filter(|_| self.settings.timing == Timing::Replay)?;
+        let (first, last) = file.span().filter(|(first, last)| start < *first || *last <= start)?;
+        let time = |at: DateTime<Utc>| at.format("%FT%TZ");
+        Some(format!(
+            "{}.file.replay_start, {}, lies outside of {} ({} to {})",
+            V::TABLE,
+            time(start),
+            self.shown(),
+            time(first),
+            time(last)
+        ))
     }
 
     fn shown(&self) -> String {
@@ -282,6 +301,14 @@ impl<V: FileSignal> Provider<V> for FileProvider<V> {
     }
 }
 
+/// Returns a warning if a file names no zone: its values count as those of `zone`, whatever their own zone is. `None`
+/// also if the file cannot be read, which its use reports.
+pub fn doubt_zone(settings: &Settings, zone: &Zone) -> Option<String> {
+    let bytes = files::regular::read(settings.path.as_deref()?, MAX_FILE_BYTES).ok()?;
+    let file = parse(&bytes, settings, None).ok()?;
+    file.zone.is_none().then(|| format!("the file names no zone; its values are used for {zone}"))
+}
+
 fn read<V: FileSignal>(
     path: &Path,
     settings: &Settings,
@@ -301,8 +328,10 @@ fn read<V: FileSignal>(
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(because("files are read up to 64 MiB".to_owned()));
     }
-    let malformed =
-        |e: ParseError| ProviderError::Malformed { what: e.what, at: format!("{}, {}", path.display(), e.at) };
+    let malformed = |e: ParseError| ProviderError::Malformed {
+        what: e.what + &e.setting,
+        at: format!("{}, {}", path.display(), e.at),
+    };
     let digest = Digest::of(&bytes);
     Ok(Arc::new(Loaded { stamp, digest, file: parse_as(&bytes, settings, zone).map_err(malformed)? }))
 }

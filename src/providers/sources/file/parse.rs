@@ -56,6 +56,14 @@ pub struct ParsedFile<V = GramsPerKwh> {
     pub notes: Vec<String>,
 }
 
+impl<V> ParsedFile<V> {
+    /// Returns the time of the file's first value, and the end of its last one; `None` without values.
+    pub(super) fn span(&self) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
+        let start = self.expected.start().into_iter().chain(self.actual.start()).min()?;
+        Some((start, self.expected.end().max(self.actual.end())?))
+    }
+}
+
 /// Reads a CSV file with a header line, a JSON array of objects (also under `data`), or a stored [`Forecast`].
 ///
 /// Empty fields and nulls count as absent values. If the file has several zones, `zone` chooses one.
@@ -326,7 +334,10 @@ impl<V: FileSignal> Rows<V> {
                 let right = "zones have 1 to 96 characters, none of them a control character";
                 only.transpose().map_err(|_| error("the file", &format!("has rows for {named}; {right}")))
             }
-            (None, _) => Err(error("the file", &format!("has rows for {named}; choose with {}", V::ZONE_SETTING))),
+            (None, _) => Err(ParseError {
+                setting: format!(", or choose with {}", V::ZONE_SETTING),
+                ..error("the file", &format!("has rows for {named}; leave those of one zone"))
+            }),
         }
     }
 }
@@ -335,15 +346,15 @@ impl<V: FileSignal> Rows<V> {
 struct Reading {
     times: LocalTimes,
     numbers: Numbers,
-    /// Factor from the file's unit to the signal's.
-    factor: f64,
+    /// Unit of the values; the signal's own if absent.
+    unit: Option<FileUnit>,
 }
 
 impl Reading {
     fn new(settings: &Settings, columns: &Columns, numbers: Numbers) -> Self {
         let is_utc = settings.assume_utc || columns.named_utc;
         let zone = settings.time_zone.or(is_utc.then_some(TimeZoneName::UTC));
-        Self { times: LocalTimes::new(zone), numbers, factor: settings.unit.map_or(1.0, FileUnit::factor) }
+        Self { times: LocalTimes::new(zone), numbers, unit: settings.unit }
     }
 }
 
@@ -359,7 +370,7 @@ fn read_row<'a, V: FileSignal>(
         Cell::Number(number) => Some(number.to_string()),
         Cell::Absent | Cell::Other => None,
     });
-    let Reading { times, numbers, factor } = reading;
+    let Reading { times, numbers, unit } = reading;
     let mut time = |column: &Column, start: Option<DateTime<Utc>>| {
         let found = cell(column);
         let time = match (&found, start) {
@@ -370,11 +381,19 @@ fn read_row<'a, V: FileSignal>(
             (Cell::Other, _) => Err(TimeProblem::NotATime),
         };
         time.map(Some).map_err(|problem| {
-            let problem = problem.to_string().replace("carbon.file", &format!("{}.file", V::TABLE));
-            error(&at(column), &format!("{} {problem}", found.shown()))
+            let table = V::TABLE;
+            let setting = match problem {
+                TimeProblem::NoZone => format!(
+                    ", or set {table}.file.time_zone to the zone of the file's times, such as \"Europe/Berlin\", or \
+                     \"UTC\" if they are UTC"
+                ),
+                _ => String::new(),
+            };
+            let problem = problem.to_string().replace("carbon.file", &format!("{table}.file"));
+            ParseError { setting, ..error(&at(column), &format!("{} {problem}", found.shown())) }
         })
     };
-    let mut number = |column: &Column, factor: f64, (least, most): (f64, f64), right: &str| {
+    let mut number = |column: &Column, unit: Option<FileUnit>, (least, most): (f64, f64), right: &str| {
         let found = cell(column);
         let number = match &found {
             Cell::Absent => return Ok(None),
@@ -382,12 +401,14 @@ fn read_row<'a, V: FileSignal>(
             Cell::Number(number) => Ok(*number),
             Cell::Other => Err(""),
         };
-        let refused = |hint| {
+        let refused = |hint: &str| {
             let what = format!("{} is not {right}{hint}; leave the field empty where there is none", found.shown());
             error(&at(column), &what)
         };
-        let number = number.map_err(refused)? * factor;
-        (least..=most).contains(&number).then_some(Some(number)).ok_or_else(|| refused(""))
+        let given = number.map_err(refused)?;
+        let number = given * unit.map_or(1.0, FileUnit::factor);
+        let converted = || unit.map_or_else(String::new, |unit| unit.describe_conversion(given));
+        (least..=most).contains(&number).then_some(Some(number)).ok_or_else(|| refused(&converted()))
     };
     let Some(start) = time(&columns.time, None)? else {
         return Err(error(&at(&columns.time), "is empty; every row needs the start of its slot"));
@@ -395,7 +416,7 @@ fn read_row<'a, V: FileSignal>(
     let end = match (&columns.end, &columns.duration) {
         (Some(column), _) => time(column, Some(start))?.map(|end| (end, column)),
         (None, Some(column)) => {
-            let minutes = number(column, 1.0, (0.0, 527_040.0), "a length in minutes")?;
+            let minutes = number(column, None, (0.0, 527_040.0), "a length in minutes")?;
             minutes.map(|m| (start + wattune_core::units::Seconds::new(m * 60.0).to_delta(), column))
         }
         (None, None) => None,
@@ -408,7 +429,7 @@ fn read_row<'a, V: FileSignal>(
     let mut value = |column: &Option<Column>| match column {
         // Adding zero turns −0 into 0.
         Some(column) => {
-            Ok(number(column, *factor, (V::LOWEST, V::HIGHEST), V::RIGHT)?.and_then(|value| V::checked(value + 0.0)))
+            Ok(number(column, *unit, (V::LOWEST, V::HIGHEST), V::RIGHT)?.and_then(|value| V::checked(value + 0.0)))
         }
         None => Ok(None),
     };
@@ -464,5 +485,5 @@ fn note_problems(notes: &mut Vec<String>, what: &str, problems: &[SeriesProblem]
 }
 
 fn error(at: &str, what: &str) -> ParseError {
-    ParseError { at: at.to_owned(), what: what.to_owned() }
+    ParseError::new(at, what)
 }

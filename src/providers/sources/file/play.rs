@@ -25,9 +25,7 @@ pub(super) struct Play {
 
 impl Play {
     pub(super) fn new<V>(file: &ParsedFile<V>, settings: &Settings, anchor: DateTime<Utc>) -> Self {
-        let earliest = |a: Option<DateTime<Utc>>, b: Option<DateTime<Utc>>| a.into_iter().chain(b).min();
-        let start = earliest(file.expected.start(), file.actual.start()).unwrap_or(anchor);
-        let end = file.expected.end().max(file.actual.end()).unwrap_or(start);
+        let (start, end) = file.span().unwrap_or((anchor, anchor));
         Self {
             shift: anchor - settings.replay_start.unwrap_or(start),
             period: end - start,

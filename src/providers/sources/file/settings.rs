@@ -11,7 +11,7 @@ use crate::providers::client::Contribution;
 use crate::providers::client::checks::{interval, some_time};
 use crate::providers::error::SettingsError;
 use wattune_core::domain::{Origin, SignalKind, SignalScope, Unit};
-use wattune_core::units::Seconds;
+use wattune_core::units::{Rounded, Seconds, Short};
 
 /// Relation between the times in a file and the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +148,28 @@ impl FileUnit {
             Self::KgPerKwh | Self::TPerMwh | Self::PerKwh => 1000.0,
             Self::LbPerMwh => Unit::PoundsPerMwh.in_g_per_kwh(),
             Self::CentsPerKwh => 10.0,
+        }
+    }
+
+    /// Describes a value in the unit of the signal, such as ": 100 kg/kWh are 100000 g/kWh"; empty if this is it.
+    pub(super) fn describe_conversion(self, value: f64) -> String {
+        let own = if self.of_intensity().is_some() { Self::GPerKwh } else { Self::PerMwh };
+        if self == own || !value.is_finite() {
+            return String::new();
+        }
+        let converted = Rounded(value * self.factor());
+        format!(": {} {} are {converted} {}", Short(value), self.label(), own.label())
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::GPerKwh => "g/kWh",
+            Self::KgPerKwh => "kg/kWh",
+            Self::TPerMwh => "t/MWh",
+            Self::LbPerMwh => "lb/MWh",
+            Self::PerMwh => "per MWh",
+            Self::PerKwh => "per kWh",
+            Self::CentsPerKwh => "hundredths per kWh",
         }
     }
 

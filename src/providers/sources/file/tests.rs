@@ -118,11 +118,26 @@ fn errors_name_row_column_and_what_would_be_right() {
         ("[{\"time\":{},\"value\":1}]", "entry 1, column \"time\": a nested value is not a time"),
         ("[{\"time\":1,\"value\":[]}]", "a nested value is not a carbon intensity"),
         ("[{\"time\":1,", "line 1"),
-        ("zone,time,value\nA,1,1\nB,1,1", "\"A\", \"B\"; choose with carbon.zone"),
+        ("zone,time,value\nA,1,1\nB,1,1", "\"A\", \"B\"; leave those of one zone, or choose with carbon.zone"),
     ] {
         assert!(refused(text).contains(part), "{text:?} gave {:?}", refused(text));
     }
     assert!(parse(b"time,value\n\xff\xfe,1", &Settings::default(), None).is_err());
+}
+
+#[test]
+fn errors_for_readers_without_settings_name_none() {
+    for text in [
+        "when,value\n2021-01-01T00:00:00Z,1",
+        "timestamp,value\n2021-01-01T00:00:00,1",
+        "timestamp,value\n2021-01-01T00:00:00Z,0.3",
+        "zone,time,value\nA,1,1\nB,1,1",
+    ] {
+        let error = read_text(text).expect_err(text);
+        assert!(error.to_string().contains("carbon."), "{error}");
+        let remedy = error.without_setting().to_string();
+        assert!(!remedy.contains("carbon.") && remedy.contains("; "), "{remedy}");
+    }
 }
 
 #[test]
@@ -243,6 +258,36 @@ async fn a_replay_can_begin_in_the_middle_with_a_past() {
     assert_eq!(values(&first.actual), [1.0, 2.0]);
     assert_eq!(first.best_at(at("2026-05-01T10:00:00Z")).map(|(_, i)| i.value), Some(GramsPerKwh::new(3.0)));
     assert_eq!(first.best_at(at("2026-05-01T11:00:00Z")).map(|(_, i)| i.value), Some(GramsPerKwh::new(1.0)));
+}
+
+#[tokio::test]
+async fn a_replay_that_begins_outside_of_the_file_is_named() {
+    for (start, repeat) in
+        [("2020-01-01T00:00:00Z", true), ("2020-01-01T00:00:00Z", false), ("2021-01-01T03:00:00Z", false)]
+    {
+        let replay_start = Some(at(start));
+        let replay = Settings { timing: Timing::Replay, replay_start, repeat, ..Settings::default() };
+        let error = Kept::with(HOURS, replay).at("2026-05-01T10:00:00Z").await.expect_err(start).to_string();
+        let expected = format!("carbon.file.replay_start, {start}, lies outside of ");
+        assert!(
+            error.contains(&expected) && error.contains("(2021-01-01T00:00:00Z to 2021-01-01T03:00:00Z)"),
+            "{error}"
+        );
+        assert!(!error.contains("played to its end"), "{error}");
+    }
+}
+
+#[test]
+fn the_zone_of_a_file_that_names_none_is_doubted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("carbon.csv");
+    let zone = Zone::new("FR").expect("a zone");
+    let settings = Settings { path: Some(path.clone()), ..Settings::default() };
+    assert_eq!(doubt_zone(&settings, &zone), None, "there is no file");
+    for (text, is_doubted) in [("time,value\n0,1\n", true), ("zone,time,value\nFR,0,1\n", false), ("nonsense", false)] {
+        fs::write(&path, text).expect("written");
+        assert_eq!(doubt_zone(&settings, &zone).is_some_and(|why| why.ends_with("used for FR")), is_doubted, "{text}");
+    }
 }
 
 #[tokio::test]
@@ -414,6 +459,12 @@ fn values_in_another_unit_are_noticed_and_can_be_set() {
     for fine in ["0", "0.369\n2026-07-01T03:00Z,30", "1"] {
         parsed(&format!("time,value\n2026-07-01T02:00Z,{fine}\n"));
     }
+    let large = with(unit(FileUnit::KgPerKwh), "time,value\n2026-07-01T02:00Z,100\n").expect_err("a hundred kilograms");
+    assert!(
+        large.contains("\"100\" is not a carbon intensity") && large.contains("100 kg/kWh are 100000 g/kWh"),
+        "{large}"
+    );
+    assert!(!refused("time,value\n2026-07-01T02:00Z,20001\n").contains("g/kWh are"));
     let named = Settings { value_column: Some("lbs/MWh".to_owned()), ..Settings::default() };
     let error = with(named, "time,lbs/MWh\n2026-07-01T02:00Z,800\n").expect_err("pounds");
     assert!(error.contains("carbon.file.unit = \"lb_per_mwh\""), "{error}");

@@ -34,14 +34,18 @@ pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings)
     }
     for column in columns.expected.iter().chain(&columns.actual) {
         if let Some(unit) = named_unit(&column.name).filter(|unit| V::UNITS.contains(unit)) {
-            let what = format!(
-                "column {:?} names another unit than {right}; set {table}.file.unit = \"{unit}\", or \"{right}\" if the \
-                 values are in that unit nevertheless",
-                shortened(&column.name),
-                right = V::UNITS[0],
-                table = V::TABLE
-            );
-            return Err(ParseError { at: "the first line".to_owned(), what });
+            let (right, table) = (V::UNITS[0], V::TABLE);
+            return Err(ParseError {
+                at: "the first line".to_owned(),
+                what: format!(
+                    "column {:?} names another unit than {right}; convert the values to that, and rename the column",
+                    shortened(&column.name)
+                ),
+                setting: format!(
+                    ", or set {table}.file.unit = \"{unit}\", or \"{right}\" if the values are in that unit \
+                     nevertheless"
+                ),
+            });
         }
     }
     Ok(())
@@ -59,12 +63,14 @@ pub(super) fn check_values<V: FileSignal>(
         return Ok(());
     }
     let [right, other, ..] = V::UNITS else { return Ok(()) };
-    let what = format!(
-        "no value is above {most}, so the values look like {other} but are read as {right}; set {table}.file.unit = \"{other}\", or \
-         \"{right}\" if that is their unit",
-        table = V::TABLE
-    );
-    Err(ParseError { at: "the values".to_owned(), what })
+    let table = V::TABLE;
+    Err(ParseError {
+        at: "the values".to_owned(),
+        what: format!(
+            "no value is above {most}, so the values look like {other} but are read as {right}; convert them to that"
+        ),
+        setting: format!(", or set {table}.file.unit = \"{other}\", or \"{right}\" if that is their unit"),
+    })
 }
 
 #[cfg(test)]
