@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, Row};
 
+use super::profiles::keys_of;
 use super::{Store, StoreError, rows};
 use wattune_core::domain::{JobName, JobSpec, OperatingPoint, Work};
 use wattune_core::profile::Record;
@@ -24,13 +25,12 @@ pub struct KnownRun {
 impl Store {
     /// Returns the data of the newest runs of the jobs with this name.
     pub async fn known_run(&self, name: &JobName) -> Result<KnownRun, StoreError> {
-        // Keys are JSON texts that begin with the name and the field `batch_size`.
-        let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(name)?);
+        let keys = keys_of(name)?;
         let name = name.as_str().to_owned();
         let find = move |db: &mut Connection| -> Result<_, StoreError> {
             let sql = "SELECT record FROM profiles WHERE key >= ?1 AND key < ?2 ORDER BY updated_us DESC LIMIT 1";
             let record = |row: &Row<'_>| rows::from_json::<Record>("profile", rows::text(row, "record")?);
-            let record = rows::optional(db, sql, [format!("{begin}:"), format!("{begin};")], record)?;
+            let record = rows::optional(db, sql, keys, record)?;
             let sql = "SELECT spec, progress FROM jobs WHERE json_extract(spec, '$.name') = ?1 \
                        ORDER BY registered_us DESC LIMIT 20";
             let work = |row: &Row<'_>| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use super::audit::{self, AuditLog};
 use super::connection::{ConnectionPool, Wait, open_immutable, open_to_read, open_to_write};
@@ -67,27 +67,37 @@ impl Store {
     /// If the database does not exist or may not be read, or if its tables are of another version.
     pub async fn open_read_only(state_dir: &Path) -> Result<Self, StoreError> {
         let file = state_dir.join(FILE_NAME);
-        let path = file.display().to_string();
-        if let Err(source) = crate::files::regular::open(&file) {
-            return Err(match source.kind() {
-                std::io::ErrorKind::NotFound => StoreError::Missing { path },
-                _ => StoreError::Unreadable { path, source },
-            });
-        }
+        check_readable(&file)?;
         let connections = match connect(&file, open_to_read).await {
             Ok(connections) => connections,
-            // Without write permission, a closed database can be opened only as immutable. This is safe if there is no
-            // `-wal` file: then no process has the database open.
-            Err(_) if !beside(&file, "-wal").exists() => connect(&file, open_immutable).await?,
-            Err(StoreError::Open { path, why }) => {
-                return Err(StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") });
-            }
+            // Without write permission, a closed database can be opened only as immutable.
+            Err(_) if is_closed(&file) => connect(&file, open_immutable).await?,
             Err(other) => return Err(other),
         };
+        let path = file.display().to_string();
         connections.run(move |db| check_version(db, path)).await?;
         let [write, short_reads, reports] = std::array::from_fn(|_| connections.clone());
         let audit = AuditLog::new(write.clone(), short_reads.clone());
         Ok(Self { write, short_reads, reports, recurring: RecurringConnection::absent(), audit })
+    }
+
+    /// Checks, without a change, that [`Self::open`] can read the database in `state_dir` and knows its version. A
+    /// missing or older database passes, because a daemon creates or migrates it.
+    ///
+    /// # Errors
+    /// If the database cannot be read, is damaged, or has tables of a newer version.
+    pub async fn check(state_dir: &Path) -> Result<(), StoreError> {
+        let file = state_dir.join(FILE_NAME);
+        match check_readable(&file) {
+            Err(StoreError::Missing { .. }) => return Ok(()),
+            readable => readable?,
+        }
+        // Otherwise SQLite would create files beside a closed database.
+        let connections = match is_closed(&file) {
+            true => connect(&file, open_immutable).await?,
+            false => connect(&file, open_to_read).await?,
+        };
+        connections.run(|db| migrate::check(db)).await
     }
 }
 
@@ -98,6 +108,35 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     match files::check_file(path).map_err(std::io::Error::other)? {
         Some(found) => files::close(path, &found).map_err(std::io::Error::other),
         None => files::open(path).map(drop),
+    }
+}
+
+/// Checks that there is a database file that this process may read.
+fn check_readable(file: &Path) -> Result<(), StoreError> {
+    let path = file.display().to_string();
+    match files::regular::open(file) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(StoreError::Missing { path }),
+        Err(source) => Err(StoreError::Unreadable { path, source }),
+    }
+}
+
+/// Returns true if no process has the database open, so that it can be read without locks: there is no `-wal` file.
+fn is_closed(file: &Path) -> bool {
+    !beside(file, "-wal").exists()
+}
+
+/// Converts the failure to open a database for reading.
+fn unreadable(path: &Path, error: rusqlite::Error) -> StoreError {
+    let is_denied = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied)
+    );
+    match unopened(path, error) {
+        StoreError::Open { path: shown, why } if is_denied && !is_closed(path) => {
+            StoreError::Open { path: shown, why: format!("{why}; {LEFT_OPEN}") }
+        }
+        other => other,
     }
 }
 
@@ -119,7 +158,7 @@ async fn connect(
             db.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |_| Ok(()))?;
             Ok(db)
         };
-        open(&path, READ_ONLY_BUSY).and_then(read).map_err(|error| unopened(&path, error))
+        open(&path, READ_ONLY_BUSY).and_then(read).map_err(|error| unreadable(&path, error))
     };
     let pool = ConnectionPool::start("store-read", 1, open).map_err(|error| StoreError::no_thread(file, &error))?;
     pool.run(|_| Ok::<_, StoreError>(())).await?;
@@ -140,4 +179,44 @@ fn check_version(db: &Connection, path: String) -> Result<(), StoreError> {
         std::cmp::Ordering::Less => ("an older", "start this version's daemon once to bring it up to date"),
     };
     Err(StoreError::Version { path, whose, theirs, ours, right })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_check_finds_what_a_daemon_could_not_open() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join(FILE_NAME);
+        let check = async || Store::check(dir.path()).await.map_err(|error| error.to_string());
+        assert_eq!(check().await, Ok(()), "a daemon makes it");
+        std::fs::write(&file, "").expect("written");
+        assert_eq!(check().await, Ok(()), "a daemon died before it made the tables");
+        Store::open(dir.path()).await.expect("opens").close().await;
+        assert_eq!(check().await, Ok(()));
+        assert!(is_closed(&file), "the check has left nothing beside it");
+        let db = Connection::open(&file).expect("opens");
+        db.pragma_update(None, "user_version", 99).expect("written");
+        db.close().expect("closed");
+        let newer = check().await.expect_err("newer");
+        assert!(newer.contains("has migration 99, which this version of wattune does not have"), "{newer}");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_database_is_not_taken_for_one_that_was_left_open() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join(FILE_NAME);
+        std::fs::write(&file, "no database. ".repeat(1000)).expect("written");
+        for has_log in [false, true] {
+            if has_log {
+                std::fs::write(beside(&file, "-wal"), "").expect("written");
+            }
+            let read = Store::open_read_only(dir.path()).await.map(drop).expect_err("damaged").to_string();
+            let checked = Store::check(dir.path()).await.expect_err("damaged").to_string();
+            for why in [read, checked] {
+                assert!(why.contains("file is not a database") && !why.contains(LEFT_OPEN), "{has_log}: {why}");
+            }
+        }
+    }
 }

@@ -2,10 +2,10 @@
 //! job name, batch size and GPU models.
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 
 use super::{Store, StoreError, rows};
-use wattune_core::domain::ProfileKey;
+use wattune_core::domain::{JobName, ProfileKey};
 use wattune_core::profile::Record;
 
 impl Store {
@@ -19,9 +19,7 @@ impl Store {
 
     /// Returns the batch sizes and profiles of runs with the same name and GPU models but other batch sizes.
     pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
-        // Keys are JSON texts that begin with the name and the field `batch_size`. Those of one name lie between
-        // `begin:` and `begin;`, because `;` is the character after `:`.
-        let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(&key.name)?);
+        let keys = keys_of(&key.name)?;
         let sql = "SELECT key, record FROM profiles WHERE key >= ?1 AND key < ?2";
         let key = key.clone();
         let neighbour = move |row: &Row<'_>| {
@@ -31,9 +29,8 @@ impl Store {
                 None => Ok(None),
             }
         };
-        let found =
-            move |db: &mut Connection| rows::all(db, sql, [format!("{begin}:"), format!("{begin};")], neighbour);
-        Ok(self.short_reads.run(found).await?.into_iter().flatten().collect())
+        let found = self.short_reads.run(move |db| rows::all(db, sql, keys, neighbour)).await?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// Stores a profile for later runs with this key, in place of the previous one.
@@ -44,4 +41,11 @@ impl Store {
         self.write.run(move |db| rows::execute(db, sql, params![key, record, now.timestamp_micros()])).await?;
         Ok(())
     }
+}
+
+/// Returns the bounds of the keys of all profiles with this job name. Keys are JSON texts that begin with the name and
+/// the field `batch_size`. Those of one name lie between `begin:` and `begin;`, because `;` is the character after `:`.
+pub(super) fn keys_of(name: &JobName) -> Result<[String; 2], StoreError> {
+    let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(name)?);
+    Ok([format!("{begin}:"), format!("{begin};")])
 }

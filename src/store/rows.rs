@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, Params, Row, RowIndex};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, value};
 
 use super::StoreError;
 use wattune_core::domain::{DeviceId, EnergySource, JobId, Slot};
@@ -100,8 +100,9 @@ pub(super) fn name<T: Serialize>(value: &T) -> Result<String, StoreError> {
     Ok(json(value)?.trim_matches('"').to_owned())
 }
 
-pub(super) fn from_name<T: DeserializeOwned>(what: &'static str, text: String) -> Result<T, StoreError> {
-    serde_json::from_value(serde_json::Value::String(text)).map_err(|e| damaged(what, e))
+/// Returns the value that serde writes as the text `name`, such as an enum variant without data.
+pub(super) fn from_name<T: DeserializeOwned>(what: &'static str, name: &str) -> Result<T, StoreError> {
+    T::deserialize(value::StrDeserializer::<value::Error>::new(name)).map_err(|e| damaged(what, e))
 }
 
 pub(super) fn to_i64(energy: Millijoules) -> Result<i64, StoreError> {
@@ -112,7 +113,7 @@ pub(super) fn from_i64(energy: i64) -> Result<Millijoules, StoreError> {
     unsigned(energy).map(Millijoules::new)
 }
 
-/// Returns the start and the end of a span, in microseconds, as the first two parameters of a query.
+/// Returns the start and the end of a span, in microseconds, as rows and queries have them.
 pub(super) fn ends(span: &Slot) -> [i64; 2] {
     [span.start(), span.end()].map(|t| t.timestamp_micros())
 }
@@ -171,11 +172,7 @@ pub(super) fn interval(row: &Row<'_>) -> Result<Interval, StoreError> {
 }
 
 pub(super) fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
-    let name = text(row, "source")?;
-    let all = [EnergySource::Counter, EnergySource::IntegratedPower, EnergySource::CounterGap];
-    all.into_iter()
-        .find(|source| source.as_str() == name)
-        .ok_or_else(|| damaged("interval", format!("source {name:?}")))
+    from_name("interval", text(row, "source")?)
 }
 
 /// Returns the energy sum of an hour, from a row of the table `rolled_up`, as one interval of that hour.

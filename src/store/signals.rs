@@ -201,14 +201,14 @@ fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<SourceValu
                WHERE end_us > ?1 AND start_us < ?2 AND zone = ?3 AND source = ?4 AND kind = ?5 AND scope = ?6 \
                ORDER BY +id";
     let mut statement = db.prepare_cached(sql)?;
-    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let [start, end] = rows::ends(span);
     let (zone, source, kind, scope) = (key.zone.as_str(), &key.source, key.kind.as_str(), key.scope.as_str());
     let mut found = statement.query(params![start, end, zone, source, kind, scope])?;
     let mut values = SourceValues::default();
     while let Some(row) = found.next()? {
         let value =
             GramsPerKwh::try_new(row.get("g_per_kwh")?).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
-        let origin: Origin = rows::from_name("intensity", row.get("origin")?)?;
+        let origin: Origin = rows::from_name("intensity", rows::text(row, "origin")?)?;
         let slot = rows::slot(row)?;
         if row.get("withdrawn")? {
             values.withdraw(slot, origin);
@@ -264,8 +264,8 @@ fn issued(row: &Row<'_>) -> Result<Issued, StoreError> {
     Ok(Issued {
         source: row.get("source")?,
         zone: Zone::new(row.get::<_, String>("zone")?).map_err(|e| rows::damaged(what, e))?,
-        kind: rows::from_name(what, row.get("kind")?)?,
-        scope: rows::from_name(what, row.get("scope")?)?,
+        kind: rows::from_name(what, rows::text(row, "kind")?)?,
+        scope: rows::from_name(what, rows::text(row, "scope")?)?,
         issued_at: rows::time(row.get("issued_us")?)?,
         retrieved_at: rows::time(row.get("retrieved_us")?)?,
         series: CarbonSeries::from_points(points).0,
