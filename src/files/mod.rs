@@ -19,6 +19,9 @@ pub const FILE_MODE: u32 = 0o600;
 /// The mode of directories that the daemon creates: the group may list them, but not read the files in them.
 pub const DIRECTORY_MODE: u32 = 0o750;
 
+/// The name of the file in a state directory whose lock makes a process the owner of the directory.
+pub const LOCK: &str = "lock";
+
 const STICKY: u32 = 0o1000;
 /// The maximum number of symbolic links followed on a path; more are taken for a loop.
 const MAX_LINKS: usize = 40;
@@ -33,11 +36,22 @@ pub enum Distrust {
          {us} {}), or choose another place", path.display(), path.display()
     )]
     Owner {
-        /// "the directory", "the symbolic link" or "the file".
+        /// "the directory" or "the file".
         what: &'static str,
         path: PathBuf,
         owner: u32,
         us: u32,
+    },
+    /// A directory or a link on the way to the path belongs to another user, who keeps it: it may be that user's home.
+    #[error(
+        "{what} {} belongs to user {owner}, who could replace what is in it; choose another place, or run this as user \
+         {owner}", path.display()
+    )]
+    OnTheWay {
+        /// "the directory" or "the symbolic link".
+        what: &'static str,
+        path: PathBuf,
+        owner: u32,
     },
     /// Other users can replace the directory's content.
     #[error(
@@ -93,6 +107,27 @@ pub fn is_member(group: u32) -> bool {
     getegid().as_raw() == group || getgroups().is_ok_and(|all| all.iter().any(|g| g.as_raw() == group))
 }
 
+/// A file that is to stay in its place, with the device number and the inode number that identify it. While a process
+/// has the file open, no other file gets these numbers.
+#[derive(Clone, Debug)]
+pub struct PlacedFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl PlacedFile {
+    /// Returns the file that is at `path` now; `None` if there is none.
+    pub fn at(path: PathBuf) -> Option<Self> {
+        let found = fs::metadata(&path).ok()?;
+        Some(Self { path, inode: (found.dev(), found.ino()) })
+    }
+
+    /// Returns true if the path still leads to this file.
+    pub fn is_in_place(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.inode)
+    }
+}
+
 /// Checks that only root and this process's user can replace the directory at `path` or its content, and returns its
 /// real path. Follows symbolic links that belong to root or this user.
 ///
@@ -130,7 +165,7 @@ pub fn check_path(path: &Path) -> Result<PathBuf, Distrust> {
             at = next;
             continue;
         }
-        check_owner("the symbolic link", &next, &found)?;
+        check_owner_on_the_way("the symbolic link", &next, &found)?;
         links += 1;
         if links > MAX_LINKS {
             return Err(Distrust::Link { path: next, kind: "circular symbolic" });
@@ -144,7 +179,7 @@ pub fn check_path(path: &Path) -> Result<PathBuf, Distrust> {
 /// Checks that other users cannot remove or rename this user's files in the directory at `path`.
 fn check_parent(path: &Path) -> Result<(), Distrust> {
     let found = fs::symlink_metadata(path).map_err(inspecting(path))?;
-    check_owner("the directory", path, &found)?;
+    check_owner_on_the_way("the directory", path, &found)?;
     let mode = found.mode() & 0o7777;
     // Group write permission is accepted for root's group and this user's own, which often has no other member.
     let by_group = mode & 0o020 != 0 && ![0, getegid().as_raw()].contains(&found.gid());
@@ -154,11 +189,11 @@ fn check_parent(path: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-fn check_owner(what: &'static str, path: &Path, found: &Metadata) -> Result<(), Distrust> {
+fn check_owner_on_the_way(what: &'static str, path: &Path, found: &Metadata) -> Result<(), Distrust> {
     if trusts(found.uid()) {
         return Ok(());
     }
-    Err(Distrust::Owner { what, path: path.to_owned(), owner: found.uid(), us: user() })
+    Err(Distrust::OnTheWay { what, path: path.to_owned(), owner: found.uid() })
 }
 
 /// Checks that a file is safe to use: no link, no pipe, socket or device, and not another user's. Returns the file's
@@ -175,7 +210,9 @@ pub fn check_file(path: &Path) -> Result<Option<Metadata>, Distrust> {
     if found.is_symlink() {
         return Err(Distrust::Link { path: path.to_owned(), kind: "symbolic" });
     }
-    check_owner("the file", path, &found)?;
+    if !trusts(found.uid()) {
+        return Err(Distrust::Owner { what: "the file", path: path.to_owned(), owner: found.uid(), us: user() });
+    }
     if found.is_dir() {
         return Ok(Some(found));
     }

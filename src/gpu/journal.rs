@@ -22,7 +22,7 @@ mod file;
 mod writes;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 
@@ -34,6 +34,7 @@ pub(crate) use file::UNKNOWN_BOOT;
 use entry::{Contents, Original};
 use file::JournalFile;
 
+use crate::files::{LOCK, PlacedFile};
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Millijoules;
 
@@ -46,6 +47,8 @@ pub const FILE_NAME: &str = "found-limits.json";
 #[derive(Debug)]
 pub struct Journal {
     file: JournalFile,
+    /// The state directory's lock file; `None` if no process has locked the directory.
+    lock: Option<PlacedFile>,
     boot_id: String,
     contents: Contents,
 }
@@ -58,7 +61,7 @@ impl Journal {
     /// journal; the files must then not be overwritten.
     pub fn open(state_dir: &Path, boot_id: String) -> Result<Self, JournalError> {
         let (file, contents) = JournalFile::open(state_dir.join(FILE_NAME), &boot_id)?;
-        Ok(Self { file, boot_id, contents })
+        Ok(Self { file, lock: PlacedFile::at(state_dir.join(LOCK)), boot_id, contents })
     }
 
     /// Returns the entries of all GPUs that wattune has written to.
@@ -217,13 +220,7 @@ impl Journal {
 
     /// Removes the recorded clock lock of a GPU whose clocks are now free, or locked by an external writer.
     pub fn forget_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
-        self.change(|contents| {
-            let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
-            entry.locked = None;
-            if entry.is_done() {
-                contents.entries.remove(gpu);
-            }
-        })
+        self.change(|contents| contents.remove_lock(gpu, |entry| entry.locked.take()))
     }
 
     /// Records that the memory's clocks of a GPU whose power limit is `limit` are about to be locked for a client, and
@@ -243,13 +240,7 @@ impl Journal {
 
     /// Removes the recorded lock of the memory's clocks of a GPU whose memory's clocks are now free.
     pub fn forget_memory_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
-        self.change(|contents| {
-            let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.memory_locked.is_some()) else { return };
-            entry.memory_locked = None;
-            if entry.is_done() {
-                contents.entries.remove(gpu);
-            }
-        })
+        self.change(|contents| contents.remove_lock(gpu, |entry| entry.memory_locked.take()))
     }
 
     /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock and the
@@ -330,12 +321,22 @@ impl Journal {
 
     /// Applies a change to the journal's content: stores the new content, then keeps it in memory.
     fn change(&mut self, change: impl FnOnce(&mut Contents)) -> Result<(), JournalError> {
+        self.check_place()?;
         let mut contents = self.contents.clone();
         change(&mut contents);
         if contents == self.contents && self.file.is_durable() {
             return Ok(());
         }
         self.file.store(&mut self.contents, contents, &self.boot_id)
+    }
+
+    /// Checks that the state directory is the one that this process has locked. Another one may be a second daemon's,
+    /// which does not see the limits of this one.
+    fn check_place(&self) -> Result<(), JournalError> {
+        if self.lock.as_ref().is_none_or(PlacedFile::is_in_place) {
+            return Ok(());
+        }
+        Err(JournalError::Replaced(self.path().parent().map_or_else(PathBuf::new, Path::to_path_buf)))
     }
 }
 

@@ -131,6 +131,33 @@ fn a_failed_write_changes_nothing() {
 }
 
 #[test]
+fn a_state_directory_that_was_replaced_is_not_written_to() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("state");
+    fs::create_dir(&state).expect("made");
+    // The daemon keeps it open, so that no other file gets its inode.
+    let _lock = fs::File::create(state.join(LOCK)).expect("made");
+    let gpu = GpuId::new("GPU-1").expect("an id");
+    let mut journal = Journal::open(&state, "boot-1".into()).expect("empty");
+    let mut note = |limit| journal.record_write(&gpu, w(250), limit, None, DateTime::UNIX_EPOCH);
+    note(w(225)).expect("written");
+    for has_lock in [false, true] {
+        fs::remove_dir_all(&state).expect("removed");
+        fs::create_dir(&state).expect("made");
+        if has_lock {
+            fs::write(state.join(LOCK), "").expect("written");
+        }
+        // A limit that is recorded already is no exception: this directory does not have it.
+        for limit in [w(200), w(225)] {
+            let why = note(limit).expect_err("replaced").to_string();
+            assert!(why.contains("was removed or replaced") && why.contains("state"), "{why}");
+        }
+        assert_eq!(fs::read_dir(&state).expect("there").count(), usize::from(has_lock));
+    }
+    assert_eq!(journal.entry(&gpu).expect("recorded").written, [w(225)]);
+}
+
+#[test]
 fn a_newer_journal_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join(FILE_NAME), r#"{"version": 5,"boards":{}}"#).expect("written");

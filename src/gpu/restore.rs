@@ -7,7 +7,7 @@ use super::handle::GpuHandle;
 use super::journal::{
     Entry, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction, is_undecided, restore_action,
 };
-use super::worker::Write;
+use super::worker::{Observation, Write};
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
@@ -180,6 +180,11 @@ fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Res
     }
 }
 
+/// Returns the power limit that the GPU reports: the requested one, or else the one in force.
+fn shown_limit(seen: &Observation) -> Option<PowerLimit> {
+    seen.reading.requested.or(seen.reading.enforced)
+}
+
 struct Attempt<'a> {
     entry: Entry,
     /// True if wattune has written to the GPU; false if only the original limit is recorded, since a job took control
@@ -192,8 +197,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn failed(&self, why: String) -> Restored {
-        let reading = self.gpu.observe().reading;
-        Restored::Failed { original: self.entry.original, shown: reading.requested.or(reading.enforced), why }
+        Restored::Failed { original: self.entry.original, shown: shown_limit(&self.gpu.observe()), why }
     }
 
     /// Restores the GPU, with a power limit of at most `part` if given. Returns `None` if wattune has written nothing
@@ -204,7 +208,7 @@ impl Attempt<'_> {
             Ok(seen) => seen,
             Err(error) => return self.is_ours.then(|| self.failed(error.to_string())),
         };
-        let Some(current) = seen.reading.requested.or(seen.reading.enforced) else {
+        let Some(current) = shown_limit(&seen) else {
             return self.is_ours.then(|| self.failed("the GPU does not report its limit".into()));
         };
         let default = self.gpu.capabilities().limits.as_ref().ok().map(|range| range.default);
@@ -296,15 +300,12 @@ impl Attempt<'_> {
 
     /// Sets a limit and waits until it is read back.
     fn set(&self, limit: PowerLimit) -> Result<(), String> {
-        let read_back = |gpu: &GpuHandle| {
-            let reading = gpu.observe().reading;
-            reading.requested.or(reading.enforced)
-        };
+        let read_back = || shown_limit(&self.gpu.observe());
         self.gpu.write_and_wait(Write::PowerLimit(limit), self.timeout).map_err(|error| error.to_string())?;
         let mut waited = Seconds::ZERO;
-        while read_back(self.gpu).is_none_or(|shown| !shown.same_as(limit)) {
+        while read_back().is_none_or(|shown| !shown.same_as(limit)) {
             if waited >= READ_BACK_TIMEOUT.min(self.timeout) {
-                return Err(match read_back(self.gpu) {
+                return Err(match read_back() {
                     Some(shown) => format!("the driver accepted {limit}, but the GPU still reports {shown}"),
                     None => format!("the driver accepted {limit}, but the GPU does not report its limit"),
                 });

@@ -135,7 +135,7 @@ impl Availability {
 }
 
 /// The latest state of a GPU.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
     /// The time of the GPU's latest answer, if there is one.
     pub at: Option<Now>,
@@ -235,41 +235,18 @@ impl Worker {
         watching: Arc<Watching>,
         recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
     ) -> Self {
-        let observation = Observation {
-            at: None,
-            reading: Reading::default(),
-            metered: Metered::default(),
-            metered_at: None,
-            counter: None,
-            after_gap: None,
-            counter_resets: 0,
-            reopened: 0,
-            counter_over_power: None,
-            disagreement: None,
-            counter_jump: None,
-            fault: None,
-            energy_availability: Availability::default(),
-            power_availability: Availability::default(),
-            limit_availability: Availability::default(),
-            last_write: None,
-            process_use: None,
-            processes: None,
-        };
-        let capabilities = Arc::new(device.capabilities().clone());
-        let meter = Meter::default();
-        let (last_full, limit_at, last_reopen, processes_at) = (None, None, None, None);
         Self {
+            capabilities: Arc::new(device.capabilities().clone()),
             device,
-            capabilities,
-            meter,
+            meter: Meter::default(),
             took: Seconds::ZERO,
-            last_full,
-            limit_at,
-            last_reopen,
+            last_full: None,
+            limit_at: None,
+            last_reopen: None,
             full_every,
-            observation,
+            observation: Observation::default(),
             watching,
-            processes_at,
+            processes_at: None,
             recorded_ahead,
         }
     }

@@ -153,6 +153,13 @@ impl Contents {
         }
     }
 
+    /// Removes the lock that `take` takes out of a GPU's entry, and the entry if nothing else is left to restore.
+    pub(super) fn remove_lock(&mut self, gpu: &GpuId, take: fn(&mut Entry) -> Option<ClockLimit>) {
+        if self.entries.get_mut(gpu).is_some_and(|entry| take(entry).is_some() && entry.is_done()) {
+            self.entries.remove(gpu);
+        }
+    }
+
     pub(super) fn set_external(&mut self, gpu: &GpuId, limit: ExternalLimit, boot_id: &str) {
         self.external.insert(gpu.clone(), RecordedExternal { limit, boot_id: boot_id.to_owned() });
     }

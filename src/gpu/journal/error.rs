@@ -36,6 +36,13 @@ pub enum JournalError {
         path.display(), list.display()
     )]
     WithoutList { path: PathBuf, list: PathBuf },
+    /// The state directory is not the one that this process has locked, so another process may own it.
+    #[error(
+        "the state directory {} was removed or replaced while wattune has it open, so nothing can be journalled; restart \
+         the daemon to begin with the new one",
+        .0.display()
+    )]
+    Replaced(PathBuf),
     /// A newer wattune wrote the file.
     #[error(
         "the restore journal {} is of format {version}, which this wattune does not know: restore the GPUs with the \

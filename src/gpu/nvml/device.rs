@@ -117,10 +117,8 @@ impl GpuDevice for NvmlDevice {
     }
 
     fn processes(&mut self) -> Result<Vec<u32>, GpuError> {
-        match self.device.running_compute_processes() {
-            Ok(list) => Ok(list.into_iter().map(|process| process.pid).collect()),
-            Err(error) => Err(gpu_error(call::PROCESSES, error)),
-        }
+        let list = self.device.running_compute_processes().map_err(|error| gpu_error(call::PROCESSES, error))?;
+        Ok(list.into_iter().map(|process| process.pid).collect())
     }
 
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {
@@ -137,12 +135,8 @@ impl GpuDevice for NvmlDevice {
 
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
         // The locked range starts at the lowest clock, so that the GPU can idle.
-        let min_clock_mhz = match &self.capabilities.clocks {
-            Ok(range) => range.min().megahertz(),
-            Err(error) => return Err(error.clone()),
-        };
-        let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz, max_clock_mhz: highest.megahertz() };
-        self.device.set_gpu_locked_clocks(setting).map_err(|error| gpu_error(call::LOCK_CLOCKS, error))
+        let lowest = self.capabilities.clocks.as_ref().map_err(GpuError::clone)?.min();
+        self.lock_clock_range(lowest.megahertz(), highest.megahertz())
     }
 
     fn reset_clocks(&mut self) -> Result<(), GpuError> {
