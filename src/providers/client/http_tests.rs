@@ -3,6 +3,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::providers::CarbonSettings;
+use crate::providers::testing::{at, ok, status};
 
 fn http() -> Http {
     let settings = CarbonSettings { timeout_s: Seconds::new(0.5), max_body_bytes: 4096, ..CarbonSettings::default() };
@@ -10,7 +11,7 @@ fn http() -> Http {
 }
 
 fn now() -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339("2025-10-22T23:30:00Z").expect("a time").to_utc()
+    at("2025-10-22T23:30:00Z")
 }
 
 async fn get(http: &Http, server: &MockServer) -> Result<Value, ProviderError> {
@@ -81,7 +82,7 @@ async fn what_was_sent_is_shown_by_no_message_and_no_answer() {
 
 #[tokio::test]
 async fn statuses_are_sorted_by_what_can_be_done() {
-    let status = |code| ResponseTemplate::new(code).set_body_string("<html>sorry</html>");
+    let status = |code| status(code, "<html>sorry</html>");
     let page = "an HTML page".to_owned();
     assert_eq!(
         answered(status(401)).await,
@@ -102,7 +103,7 @@ async fn statuses_are_sorted_by_what_can_be_done() {
 
 #[tokio::test]
 async fn messages_of_error_bodies_are_found() {
-    let body = |text: &str| ResponseTemplate::new(400).set_body_string(text);
+    let body = |text: &str| status(400, text);
     for (text, message) in [
         (
             r#"{"error":{"code":"400 Bad Request","message":"Please enter a valid start datetime"}}"#,
@@ -119,7 +120,6 @@ async fn messages_of_error_bodies_are_found() {
 
 #[tokio::test]
 async fn bodies_are_bounded_and_must_be_json() {
-    let ok = |text: String| ResponseTemplate::new(200).set_body_string(text);
     let long = answered(ok(format!("\"{}\"", "x".repeat(5000)))).await;
     assert_eq!(long, Err(ProviderError::TooLarge { limit_bytes: 4096 }));
     assert!(matches!(answered(ok(" \n".to_owned())).await, Err(ProviderError::Empty { .. })));

@@ -5,10 +5,7 @@ use chrono::{DateTime, Datelike, NaiveDateTime, Utc};
 /// Reason why a text is not a time, with the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::providers) enum TimeProblem {
-    #[error(
-        "has no zone; write UTC with a Z (2026-03-01T12:30:00Z), or set carbon.file.time_zone to the zone of the file's \
-             times, such as \"Europe/Berlin\", or \"UTC\" if they are UTC"
-    )]
+    #[error("has no zone; write UTC with a Z (2026-03-01T12:30:00Z)")]
     NoZone,
     #[error(
         "does not exist in carbon.file.time_zone, because clocks are put forward then; is that the zone of the \

@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 use wiremock::matchers::{path, path_regex, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::providers::{BaseUrl, CarbonSettings, build};
+use crate::providers::testing::{at, base_url};
+use crate::providers::{CarbonSettings, build};
 
 fn now() -> DateTime<Utc> {
-    DateTime::parse_from_rfc3339("2026-03-01T12:10:00Z").expect("a time").to_utc()
+    at("2026-03-01T12:10:00Z")
 }
 
 /// Starts a server that answers like the three sources without a key, each in its own format, with a forecast of two
@@ -46,7 +47,7 @@ async fn world() -> MockServer {
 #[tokio::test]
 async fn a_zone_alone_gives_a_forecast() {
     let server = world().await;
-    let base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    let base_url = base_url(&server);
     for (zone, sources, value) in [
         ("DE", &["energy_charts"][..], 300.0),
         ("52.52,13.40", &["energy_charts"], 300.0),

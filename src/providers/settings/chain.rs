@@ -2,11 +2,15 @@
 
 use std::fmt;
 
+use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::providers::sources::Source;
+
+/// The word that stands for the automatic choice.
+const AUTO: &str = "auto";
 
 /// The order in which sources are used. Users write it as `"auto"`, as one name, or as a list of names. The list may
 /// contain inner lists: the sources of an inner list are equals, of which the one with the best recent forecasts is
@@ -36,7 +40,7 @@ impl Chain {
 impl Serialize for Chain {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Auto => serializer.serialize_str("auto"),
+            Self::Auto => serializer.serialize_str(AUTO),
             Self::Listed(groups) => match groups.as_slice() {
                 [group] if group.len() == 1 => group[0].serialize(serializer),
                 groups => {
@@ -71,15 +75,14 @@ impl<'de> Visitor<'de> for GroupVisitor {
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Group, E> {
+        if name == AUTO {
+            return Err(E::custom("\"auto\" stands alone; write source = \"auto\", or name the sources"));
+        }
         named(name).map(|source| Group(vec![source]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Group, A::Error> {
-        let mut group = Vec::new();
-        while let Some(source) = list.next_element()? {
-            group.push(source);
-        }
-        Ok(Group(group))
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Group, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list)).map(Group)
     }
 }
 
@@ -99,7 +102,7 @@ impl<'de> Visitor<'de> for ChainVisitor {
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Chain, E> {
-        if name == "auto" { Ok(Chain::Auto) } else { named(name).map(Chain::only) }
+        if name == AUTO { Ok(Chain::Auto) } else { named(name).map(Chain::only) }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Chain, A::Error> {

@@ -3,8 +3,8 @@ use wiremock::matchers::{path, query_param, query_param_is_missing};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::testing::{at, serve};
-use crate::providers::{BaseUrl, CarbonSettings};
+use crate::providers::CarbonSettings;
+use crate::providers::testing::{at, base_url, ok_at, serve};
 
 /// A response in the documented shape (`carbon-apis.md` §4.2) to a request without `windowSize`.
 const FORECAST: &str = r#"[{"generatedAt":"2022-07-19T13:35:00+00:00","requestedAt":"2022-07-19T13:37:49+00:00",
@@ -35,8 +35,7 @@ fn now() -> DateTime<Utc> {
 }
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
-    ResponseTemplate::new(200).insert_header("date", "Tue, 19 Jul 2022 13:37:49 GMT").set_body_string(body)
+    ok_at(now(), body)
 }
 
 fn problem(status: u16, title: &str, detail: &str) -> ResponseTemplate {
@@ -46,7 +45,7 @@ fn problem(status: u16, title: &str, detail: &str) -> ResponseTemplate {
 
 fn provider(server: &MockServer, text: &str) -> CarbonAwareSdk {
     let mut settings: CarbonSettings = toml::from_str(text).expect(text);
-    settings.carbon_aware_sdk.base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    settings.carbon_aware_sdk.base_url = base_url(server);
     settings.timeout_s = Seconds::new(0.5);
     CarbonAwareSdk::new(&settings.carbon_aware_sdk, &settings.shared(None)).expect("a place")
 }

@@ -22,7 +22,7 @@ use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
 pub use self::settings::Settings;
 use self::settings::{ApiVersion, EmissionFactors};
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::{note_short, series};
+use crate::providers::client::json::{note_short, series, unknown_last_day};
 use crate::providers::client::{Api, ApiSource, Contribution, Denied, Secret, SharedSettings, abridged};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
@@ -184,10 +184,10 @@ impl ElectricityMaps {
         let found = self.get("/zone", &query, now).await.and_then(|body| parse::zone(&body));
         let zone = match found {
             // Not every plan has this route, but every response names its zone.
-            Err(ProviderError::Unexpected { .. } | ProviderError::Malformed { .. }) => {
-                parse::zone(&self.get("/carbon-intensity/latest", &query, now).await?)?
-            }
-            Err(error) if not_in_plan(&error) => {
+            Err(error)
+                if not_in_plan(&error)
+                    || matches!(error, ProviderError::Unexpected { .. } | ProviderError::Malformed { .. }) =>
+            {
                 parse::zone(&self.get("/carbon-intensity/latest", &query, now).await?)?
             }
             found => found?,
@@ -331,7 +331,7 @@ impl ApiSource for ElectricityMaps {
         let behind = match (behind, &ahead) {
             (Ok(behind), _) => behind,
             (Err(error), Some(_)) => {
-                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
+                notes.push(unknown_last_day(&error));
                 Vec::new()
             }
             (Err(error), None) => {

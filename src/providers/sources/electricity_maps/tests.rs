@@ -4,8 +4,8 @@ use wiremock::matchers::{header, path, query_param, query_param_is_missing};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
-use crate::providers::testing::{at, serve, values};
-use crate::providers::{BaseUrl, CarbonSettings};
+use crate::providers::CarbonSettings;
+use crate::providers::testing::{asks, at, base_url, ok, requests, serve, status, values};
 
 const KEY: &str = "s3cret-key";
 
@@ -32,14 +32,6 @@ const FORECAST: &str = "/v3/carbon-intensity/forecast";
 const HISTORY: &str = "/v3/carbon-intensity/history";
 const PAST_RANGE: &str = "/v3/carbon-intensity/past-range";
 
-fn ok(body: impl Into<String>) -> ResponseTemplate {
-    ResponseTemplate::new(200).set_body_string(body)
-}
-
-fn status(status: u16, body: &str) -> ResponseTemplate {
-    ResponseTemplate::new(status).set_body_string(body)
-}
-
 /// A source whose key is in a file, which exists as long as `directory` does.
 struct Maps {
     source: ElectricityMaps,
@@ -54,9 +46,8 @@ fn source(settings: &CarbonSettings, state_dir: Option<&std::path::Path>) -> Res
 
 fn settings(server: &MockServer, key_file: PathBuf, table: &str) -> CarbonSettings {
     let own: Settings = toml::from_str(table).expect(table);
-    let base_url = BaseUrl::try_from(server.uri()).expect("an address");
     CarbonSettings {
-        electricity_maps: Settings { base_url, key_file: Some(key_file), ..own },
+        electricity_maps: Settings { base_url: base_url(server), key_file: Some(key_file), ..own },
         timeout_s: Seconds::new(0.5),
         max_body_bytes: 64 << 10,
         ..CarbonSettings::default()
@@ -77,8 +68,7 @@ impl Maps {
     }
 
     async fn requests(&self, route: &str) -> Vec<Request> {
-        let all = self.server.received_requests().await.expect("recorded");
-        all.into_iter().filter(|request| request.url.path() == route).collect()
+        requests(&self.server, route).await
     }
 }
 
@@ -93,10 +83,6 @@ async fn answered(ahead: &str, behind: &str) -> Result<Answer, ProviderError> {
 
 fn slots_of(series: &CarbonSeries) -> Vec<Slot> {
     series.points().iter().map(|(slot, _)| *slot).collect()
-}
-
-fn asks(request: &Request, field: &str) -> Option<String> {
-    request.url.query_pairs().find(|(name, _)| name == field).map(|(_, value)| value.into_owned())
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@ use wiremock::matchers::{path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::testing::at;
-use crate::providers::{BaseUrl, CarbonSettings};
+use crate::providers::CarbonSettings;
+use crate::providers::testing::{at, base_url, ok_at};
 
 /// Returns a body in the documented shape (`carbon-apis.md` §5.2), newest row first as the API returns it; numbers are
 /// made up.
@@ -42,7 +42,7 @@ fn behind() -> String {
 
 fn provider(server: &MockServer, zone: &str) -> Result<Energinet, SettingsError> {
     let mut settings: CarbonSettings = toml::from_str(&format!("zone = \"{zone}\"")).expect(zone);
-    settings.energinet.base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    settings.energinet.base_url = base_url(server);
     settings.timeout_s = Seconds::new(0.5);
     Energinet::new(&settings.energinet, &settings.shared(None))
 }
@@ -60,8 +60,7 @@ async fn mount(server: &MockServer, dataset: &str, filter: &str, template: Respo
 }
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
-    ResponseTemplate::new(200).insert_header("date", "Sat, 22 Aug 2026 19:08:00 GMT").set_body_string(body)
+    ok_at(at(NOW), body)
 }
 
 async fn west(ahead: ResponseTemplate, behind: ResponseTemplate) -> Result<Answer, ProviderError> {
@@ -182,7 +181,7 @@ async fn no_forecast_is_requested_where_actual_values_are_enough() {
     mount(&server, "CO2Emis", r#"{"PriceArea":["DK1"]}"#, text(behind())).await;
     let mut settings: CarbonSettings =
         toml::from_str("zone = \"DK1\"\nenerginet.contributes = \"actual\"").expect("right");
-    settings.energinet.base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    settings.energinet.base_url = base_url(&server);
     let source = Energinet::new(&settings.energinet, &settings.shared(None)).expect("an area");
     let answer = source.fetch(at(NOW)).await.expect("what came");
     assert!(!answer.forecast.actual.is_empty() && answer.notes.is_empty(), "{answer:?}");

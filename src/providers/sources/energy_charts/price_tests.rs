@@ -3,7 +3,7 @@ use wiremock::matchers::{path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::testing::at;
+use crate::providers::testing::{at, ok, ok_at};
 use crate::providers::{BaseUrl, CarbonSettings, FileSettings, PriceChain, PriceSettings, PriceSource, build_price};
 use wattune_core::domain::{Quoted, TimeSeries};
 
@@ -38,9 +38,7 @@ async fn answered(template: ResponseTemplate) -> Result<Answer<PricePerMwh>, Pro
 }
 
 async fn read_body(body: impl Into<String>) -> Result<Answer<PricePerMwh>, ProviderError> {
-    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
-    let date = "Sat, 11 Jul 2026 22:20:00 GMT";
-    answered(ResponseTemplate::new(200).insert_header("date", date).set_body_string(body)).await
+    answered(ok_at(now(), body)).await
 }
 
 fn values(series: &TimeSeries<Quoted<PricePerMwh>>) -> Vec<(f64, Origin)> {
@@ -100,7 +98,7 @@ async fn past_prices_are_fetched_with_a_window() {
         .and(query_param("bzn", "SE3"))
         .and(query_param("start", from.timestamp().to_string()))
         .and(query_param("end", now().timestamp().to_string()))
-        .respond_with(ResponseTemplate::new(200).set_body_string(BODY))
+        .respond_with(ok(BODY))
         .expect(1)
         .mount(&server)
         .await;

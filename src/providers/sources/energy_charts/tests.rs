@@ -4,8 +4,8 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::columns::LONGEST_WINDOW;
 use super::*;
-use crate::providers::testing::at;
-use crate::providers::{BaseUrl, CarbonSettings};
+use crate::providers::CarbonSettings;
+use crate::providers::testing::{at, base_url, ok, ok_at};
 
 /// A body in the documented shape (`carbon-apis.md` §5.1); numbers are made up. 1783807200 is 2026-07-11T22:00:00Z.
 const BODY: &str = r#"{"unix_seconds":[1783807200,1783808100,1783809000,1783809900,1783810800],
@@ -18,7 +18,7 @@ fn now() -> DateTime<Utc> {
 
 fn provider(server: &MockServer, text: &str) -> Result<EnergyCharts, SettingsError> {
     let mut settings: CarbonSettings = toml::from_str(text).expect(text);
-    settings.energy_charts.base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    settings.energy_charts.base_url = base_url(server);
     settings.timeout_s = Seconds::new(0.5);
     EnergyCharts::new(&settings.energy_charts, &settings.shared(None))
 }
@@ -35,9 +35,7 @@ async fn answered(template: ResponseTemplate) -> Result<Answer, ProviderError> {
 }
 
 async fn read_body(body: impl Into<String>) -> Result<Answer, ProviderError> {
-    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
-    let date = "Sat, 11 Jul 2026 22:35:00 GMT";
-    answered(ResponseTemplate::new(200).insert_header("date", date).set_body_string(body)).await
+    answered(ok_at(now(), body)).await
 }
 
 fn values(series: &CarbonSeries) -> Vec<(f64, Origin)> {
@@ -125,7 +123,7 @@ async fn actual_values_before_today_are_fetched_with_a_window() {
         .and(query_param("country", "fr"))
         .and(query_param("start", from.timestamp().to_string()))
         .and(query_param("end", now().timestamp().to_string()))
-        .respond_with(ResponseTemplate::new(200).set_body_string(BODY))
+        .respond_with(ok(BODY))
         .expect(1)
         .mount(&server)
         .await;

@@ -1,8 +1,8 @@
 use wiremock::{MockServer, ResponseTemplate};
 
 use super::*;
-use crate::providers::testing::{at, serve, values};
-use crate::providers::{BaseUrl, CarbonSettings};
+use crate::providers::CarbonSettings;
+use crate::providers::testing::{at, base_url, ok_at, serve, values};
 
 /// Makes the source as the settings say.
 fn source(settings: &CarbonSettings, state_dir: Option<&std::path::Path>) -> Result<UkCarbonIntensity, SettingsError> {
@@ -11,9 +11,8 @@ fn source(settings: &CarbonSettings, state_dir: Option<&std::path::Path>) -> Res
 
 fn settings(server: &MockServer, place: &str) -> CarbonSettings {
     let uk: Settings = toml::from_str(place).expect(place);
-    let base_url = BaseUrl::try_from(server.uri()).expect("an address");
     CarbonSettings {
-        uk_carbon_intensity: Settings { base_url, ..uk },
+        uk_carbon_intensity: Settings { base_url: base_url(server), ..uk },
         timeout_s: Seconds::new(0.5),
         max_body_bytes: 64 << 10,
         ..CarbonSettings::default()
@@ -35,8 +34,7 @@ const BEHIND_PATH: &str = "/intensity/2025-10-23T00:01Z/pt24h";
 const REGION_PATH: &str = "/regional/intensity/2025-10-23T00:01Z/fw48h/regionid/11";
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
-    ResponseTemplate::new(200).insert_header("date", "Thu, 23 Oct 2025 00:10:00 GMT").set_body_string(body)
+    ok_at(at(NOW), body)
 }
 
 async fn country(ahead: ResponseTemplate, behind: ResponseTemplate) -> Result<Answer, ProviderError> {

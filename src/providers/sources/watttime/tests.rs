@@ -5,8 +5,8 @@ use wiremock::matchers::{header, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
-use crate::providers::testing::{self, at};
-use crate::providers::{BaseUrl, CarbonSettings};
+use crate::providers::CarbonSettings;
+use crate::providers::testing::{self, asks, at, base_url, ok, requests, status};
 use wattune_core::domain::Zone;
 
 const USER: &str = "freddo";
@@ -41,14 +41,6 @@ const FORECAST: &str = "/v3/forecast";
 const HISTORY: &str = "/v3/historical";
 const REGION: &str = "/v3/region-from-loc";
 
-fn ok(body: impl Into<String>) -> ResponseTemplate {
-    ResponseTemplate::new(200).set_body_string(body)
-}
-
-fn status(status: u16, body: &str) -> ResponseTemplate {
-    ResponseTemplate::new(status).set_body_string(body)
-}
-
 fn token(token: &str) -> ResponseTemplate {
     ok(format!(r#"{{"token":"{token}"}}"#))
 }
@@ -75,10 +67,9 @@ fn source(settings: &CarbonSettings, state_dir: Option<&Path>) -> Result<WattTim
 
 fn settings(server: &MockServer, directory: &Path, table: &str) -> CarbonSettings {
     let own: Settings = toml::from_str(table).expect(table);
-    let base_url = BaseUrl::try_from(server.uri()).expect("an address");
     let files = (Some(directory.join("user")), Some(directory.join("password")));
     CarbonSettings {
-        watttime: Settings { base_url, username_file: files.0, password_file: files.1, ..own },
+        watttime: Settings { base_url: base_url(server), username_file: files.0, password_file: files.1, ..own },
         timeout_s: Seconds::new(0.5),
         max_body_bytes: 64 << 10,
         ..CarbonSettings::default()
@@ -100,8 +91,7 @@ impl Watt {
     }
 
     async fn requests(&self, route: &str) -> Vec<Request> {
-        let all = self.server.received_requests().await.expect("recorded");
-        all.into_iter().filter(|request| request.url.path() == route).collect()
+        requests(&self.server, route).await
     }
 }
 
@@ -116,10 +106,6 @@ async fn answered(ahead: &str, behind: &str) -> Result<Answer, ProviderError> {
 /// Returns the values in g/kWh, rounded to a thousandth.
 fn values(series: &CarbonSeries) -> Vec<f64> {
     series.points().iter().map(|(_, i)| (i.value.get() * 1e3).round() / 1e3).collect()
-}
-
-fn asks(request: &Request, field: &str) -> Option<String> {
-    request.url.query_pairs().find(|(name, _)| name == field).map(|(_, value)| value.into_owned())
 }
 
 #[tokio::test]
