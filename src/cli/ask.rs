@@ -20,17 +20,34 @@ pub(super) const USUAL_SOCKET: &str = "/run/wattune/wattune.sock";
 pub(super) const TOKEN: &str = "WATTUNE_TOKEN";
 pub(super) const TOKEN_FILE: &str = "WATTUNE_TOKEN_FILE";
 
+/// The origin of the access token.
+pub(super) enum TokenSource {
+    /// The variable `WATTUNE_TOKEN`, which stays the same while a process runs; contains the token.
+    Variable(String),
+    /// The file that `WATTUNE_TOKEN_FILE` names, which may be replaced while a process runs; contains its path.
+    File(String),
+}
+
+impl TokenSource {
+    /// Finds the token's origin in the environment; `None` if there is no token.
+    pub(super) fn of_environment() -> Option<Self> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        variable(TOKEN).map(Self::Variable).or_else(|| variable(TOKEN_FILE).map(Self::File))
+    }
+}
+
 /// Returns the access token from the environment; `None` if neither variable is set.
 ///
 /// # Errors
 /// If the file that `WATTUNE_TOKEN_FILE` names cannot be read.
 pub(super) fn token() -> anyhow::Result<Option<String>> {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if let Some(token) = variable(TOKEN) {
-        return Ok(Some(token.trim().to_owned()));
-    }
-    let Some(path) = variable(TOKEN_FILE) else { return Ok(None) };
-    let text = std::fs::read_to_string(&path).with_context(|| format!("{TOKEN_FILE}: cannot read {path}"))?;
+    let text = match TokenSource::of_environment() {
+        None => return Ok(None),
+        Some(TokenSource::Variable(token)) => token,
+        Some(TokenSource::File(path)) => {
+            std::fs::read_to_string(&path).with_context(|| format!("{TOKEN_FILE}: cannot read {path}"))?
+        }
+    };
     Ok(Some(text.trim().to_owned()))
 }
 
@@ -96,7 +113,8 @@ impl DaemonFlags {
         };
         let socket = variable("WATTUNE_SOCKET").map(|path| absolute(&PathBuf::from(path))).or_else(|| {
             let usual = PathBuf::from(USUAL_SOCKET);
-            usual.exists().then_some(usual)
+            // Without TCP it is the only place where a daemon can answer, also one that starts later.
+            (tcp.is_none() || usual.exists()).then_some(usual)
         });
         Ok(socket.map(DaemonAddress::Socket).into_iter().chain(tcp.map(DaemonAddress::Tcp)).collect())
     }
@@ -134,7 +152,8 @@ impl DaemonAddress {
         match (&settings.http.listen, &settings.http.socket) {
             (_, Some(socket)) => Self::Socket(socket.clone()),
             (Some(address), None) => Self::Tcp(*address),
-            (None, None) => Self::Tcp(DEFAULT_ADDRESS),
+            // The service's flag names the socket.
+            (None, None) => Self::Socket(USUAL_SOCKET.into()),
         }
     }
 

@@ -7,7 +7,7 @@ use reqwest::header::AUTHORIZATION;
 use reqwest::{Client, Method};
 use serde_json::Value;
 
-use crate::cli::ask::{DaemonAddress, authorization, is_denied};
+use crate::cli::ask::{DaemonAddress, TokenSource, authorization, is_denied};
 
 /// Time-out of a connection attempt. A daemon on this machine accepts at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,9 +47,14 @@ impl Failure {
         matches!(self, Self::Refused { status: 404 | 409, .. })
     }
 
-    /// Returns true if the daemon may accept the same request a moment later.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::NoAnswer(_) | Self::Refused { status: 429 | 500..=599, .. })
+    /// Returns true if the daemon may accept the same request later: it was absent or busy, or does not accept the token,
+    /// whose file may be replaced.
+    pub(super) fn may_pass(&self, token: Option<&TokenSource>) -> bool {
+        match self {
+            Self::NoAnswer(_) | Self::Refused { status: 429 | 500..=599, .. } => true,
+            Self::Refused { status: 401, .. } => matches!(token, Some(TokenSource::File(_))),
+            Self::Refused { .. } => false,
+        }
     }
 }
 
@@ -114,4 +119,27 @@ async fn read(answer: reqwest::Response) -> Result<Value, Failure> {
     let text = |key: &str| body[key].as_str().map(str::to_owned);
     let detail = text("detail").unwrap_or_else(|| format!("the daemon answered {status}"));
     Err(Failure::Refused { status: status.as_u16(), field: text("field"), detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_failures_may_pass() {
+        let refused = |status| Failure::Refused { status, field: None, detail: String::new() };
+        let (file, variable) = (TokenSource::File("a".into()), TokenSource::Variable("b".into()));
+        for (failure, with_file, with_variable) in [
+            (Failure::NoAnswer(String::new()), true, true),
+            (refused(503), true, true),
+            (refused(429), true, true),
+            (refused(401), true, false),
+            (refused(403), false, false),
+            (refused(422), false, false),
+        ] {
+            let found = (failure.may_pass(Some(&file)), failure.may_pass(Some(&variable)));
+            assert_eq!(found, (with_file, with_variable), "{failure:?}");
+            assert_eq!(failure.may_pass(None), with_variable, "{failure:?}");
+        }
+    }
 }

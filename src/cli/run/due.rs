@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+use crate::cli::values::time_of;
 use crate::clock::{Clock as _, SystemClock, since_boot};
 use wattune_core::units::Seconds;
 
@@ -99,11 +100,6 @@ impl OtherClock {
     pub(super) fn theirs(&self, here: Seconds) -> Seconds {
         here * self.speed
     }
-}
-
-/// Parses a time in the daemon's JSON; `None` if the value is not a time.
-pub(super) fn time_of(value: &Value) -> Option<DateTime<Utc>> {
-    value.as_str()?.parse().ok()
 }
 
 #[cfg(test)]

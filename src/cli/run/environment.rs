@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 
+use serde_json::Value;
 use wattune_core::domain::legible;
 
 /// Variable with the path of the socket for progress messages.
@@ -24,6 +25,16 @@ pub(super) fn say(message: &str) {
 pub(super) fn say_lines(message: &str) {
     let lines: Vec<String> = message.lines().map(legible).collect();
     let _ = writeln!(std::io::stderr(), "wattune: {}", lines.join("\n"));
+}
+
+/// Returns a variable of this process's environment; `None` if it is absent or empty.
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns true if the daemon with this status knows processes by the same ids as this process.
+pub(super) fn has_same_pids(status: &Value) -> bool {
+    status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace())
 }
 
 /// Returns the inode number of this process's namespace of process ids; `None` if unknown.

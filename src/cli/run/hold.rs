@@ -95,11 +95,9 @@ impl Announcement {
 /// Describes the wait for the start, and how the user can end it.
 pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> String {
     let number = |key: &str| wish.advice[key].as_f64();
-    let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
-    let mut text = format!("held until {until}");
-    if wish.failures >= MISSED {
-        text += ", by the daemon's last answer; it does not answer now";
-    } else if let Some(saving) = number("expected_saving_pct").filter(|saving| *saving > 0.0) {
+    let doubt = doubt(wish);
+    let mut text = format!("held until {}{doubt}", until(wish));
+    if let Some(saving) = number("expected_saving_pct").filter(|saving| doubt.is_empty() && *saving > 0.0) {
         text += &format!(", {saving:.0} % less carbon expected than now");
         if let (Some(low), Some(high)) = (number("saving_low_pct"), number("saving_high_pct")) {
             text += &format!(" (80 % interval {low:.0} to {high:.0} %)");
@@ -122,15 +120,33 @@ pub(super) fn describe_start(reason: Reason, wish: &Wish, is_acknowledged: bool)
         },
         Reason::NoDaemon => "no daemon plans its start",
     };
-    let doubt = if is_acknowledged { "" } else { "; the daemon does not answer now, and will be informed later" };
-    format!("starts the command: {why}{doubt}")
+    if is_acknowledged {
+        return format!("starts the command: {why}");
+    }
+    format!("starts the command: {why}; the daemon {} now, and will be informed later", failing(wish))
 }
 
 /// Describes a suspension, and how the user can end it.
 pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
-    let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
-    let doubt = if wish.failures >= MISSED { ", by the daemon's last answer; it does not answer now" } else { "" };
-    format!("suspended until {until}{doubt}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now")
+    format!("suspended until {}{}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now", until(wish), doubt(wish))
+}
+
+/// Formats the planned end of a wait.
+fn until(wish: &Wish) -> String {
+    wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()))
+}
+
+/// Describes why the planned end of a wait may be out of date; empty while the daemon answers.
+fn doubt(wish: &Wish) -> String {
+    if wish.failures < MISSED {
+        return String::new();
+    }
+    format!(", by the daemon's last plan; it {} now", failing(wish))
+}
+
+/// Describes what the daemon does with the command's messages while they fail.
+fn failing(wish: &Wish) -> &'static str {
+    if wish.is_refused { "refuses this job's messages" } else { "does not answer" }
 }
 
 /// Formats a time in the local time zone, with its offset from UTC, which distinguishes the two equal hours of a night
@@ -209,8 +225,17 @@ mod tests {
         assert!(describe_hold(&silent, None, 7).contains("does not answer"));
         assert!(describe_suspension(&silent, 7).contains("does not answer"));
         let text = describe_start(Reason::LatestStart, &silent, false);
-        assert!(text.contains("latest start has come; the daemon does not answer"), "{text}");
+        assert!(text.contains("latest start has come; the daemon does not answer now"), "{text}");
         assert!(describe_start(Reason::Planned, &silent, true).ends_with("its planned start has come"));
+        // A daemon that answers, but accepts nothing.
+        let refused = Wish { is_refused: true, ..silent };
+        for text in [
+            describe_hold(&refused, None, 7),
+            describe_suspension(&refused, 7),
+            describe_start(Reason::LatestStart, &refused, false),
+        ] {
+            assert!(text.contains("refuses this job's messages now") && !text.contains("answer"), "{text}");
+        }
         let advice = json!({"reason": "Starting at once: no later start is expected to be better."});
         let text = describe_start(Reason::Planned, &Wish { advice, ..Wish::default() }, true);
         assert!(text.ends_with("as planned (Starting at once: no later start is expected to be better)"), "{text}");

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::args::Args;
 use super::child::Child;
-use super::environment::{JOB_ID, PROGRESS_SOCKET, RESUMED, say};
+use super::environment::{JOB_ID, PROGRESS_SOCKET, RESUMED, say, variable};
 use super::folder::RunFolder;
 use super::lines::{Latest, Relays};
 use super::posts::{self, Posts};
@@ -144,7 +144,6 @@ async fn prepare(variables: &mut Variables, folder: &RunFolder, to: &Sender<Mess
 /// Has the command reach this machine without a proxy, if it uses one: status posts would otherwise go there, and the
 /// training thread would wait for it.
 fn avoid_proxy(variables: &mut Variables) {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if !["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().any(|name| variable(name).is_some()) {
         return;
     }

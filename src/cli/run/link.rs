@@ -6,6 +6,7 @@ use wattune_core::units::Seconds;
 use super::due::{Due, OtherClock, Reading};
 use super::hold::Reason;
 use super::wish::{Stage, Wish};
+use crate::cli::daemon::Failure;
 
 /// Current state of the command, for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,7 +126,14 @@ impl Link {
     }
 
     /// Counts a request that the daemon did not answer, or refused.
-    pub(super) fn failed(&self) {
+    pub(super) fn failed(&self, failure: &Failure) {
+        let is_refused = matches!(failure, Failure::Refused { .. });
+        self.wishes
+            .send_modify(|wish| (wish.failures, wish.is_refused) = (wish.failures.saturating_add(1), is_refused));
+    }
+
+    /// Counts a request that is not sent, because the daemon would refuse it again.
+    pub(super) fn given_up(&self) {
         self.wishes.send_modify(|wish| wish.failures = wish.failures.saturating_add(1));
     }
 

@@ -11,6 +11,7 @@ mod gpus;
 mod hold;
 mod journal;
 mod key_lock;
+mod key_wait;
 mod launch;
 mod lines;
 mod link;
@@ -38,22 +39,23 @@ use self::child::{Child, Signals};
 use self::course::{Course, Ended, Stops};
 use self::due::{Due, Reading};
 pub(super) use self::environment::VARIABLES;
-use self::environment::{PROGRESS_SOCKET, say, say_lines};
+use self::environment::{PROGRESS_SOCKET, say, say_lines, variable};
 use self::folder::RunFolder;
 use self::gpus::Visible;
 use self::hold::local_with_date;
 use self::journal::Journal;
 use self::key_lock::{KeyLock, KeyLockError};
+use self::key_wait::KeyWait;
 use self::launch::{Launcher, unreceived};
 use self::lines::Latest;
 use self::link::Link;
-use self::reporter::{Answer, End, Life, Outcome, Registered, Reporter};
+use self::reporter::{Answer, End, Outcome, Reporter};
 use self::request::Registration;
 use self::summary::Summary;
 use self::wish::{Stage, Wish};
 use super::ask::DaemonAddress;
 use super::daemon::Daemon;
-use super::output::{Exit, check_writable, deliver};
+use super::output::{Exit, check_writable, deliver, to_json};
 use crate::clock::shared_monotonic;
 use wattune_core::units::Seconds;
 
@@ -61,19 +63,14 @@ use wattune_core::units::Seconds;
 const REGISTRATION: Duration = Duration::from_secs(3);
 /// Longest time that this process waits for the daemon after the command's end.
 const ENDING: Duration = Duration::from_secs(5);
-/// Time between two attempts to register a job whose key another job has.
-const KEY_EVERY: Duration = Duration::from_secs(1);
+/// Time between two attempts to register with a daemon that is being restarted.
+const RESTART_EVERY: Duration = Duration::from_millis(500);
 /// Time that a command has to save and exit, as a multiple of the time that it takes to save, and at least.
 const GRACES: f64 = 3.0;
 const SHORTEST_GRACE_S: f64 = 60.0;
 const LONGEST_GRACE_S: f64 = 86_400.0;
 /// Time in seconds that a command is assumed to take to save, if no flag states it.
 const CHECKPOINT_S: f64 = 120.0;
-/// Time after which processes count as running although the one that registered their job has ended: the daemon counts
-/// processes every few seconds, and may not have counted since that one was killed with all others.
-const OUTLIVED: Duration = Duration::from_secs(6);
-/// Lease of a job whose lease the daemon does not state.
-const USUAL_LEASE: Duration = Duration::from_secs(60);
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
 /// Exit code of a command whose batch script Slurm starts again later (`EX_TEMPFAIL`): the rest of the script is not to run.
@@ -100,13 +97,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
 /// # Errors
 /// If the command cannot be started from this process; it has not run then.
 async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
-    let prepared = args.daemon.addresses().map_err(anyhow::Error::msg).and_then(|addresses| {
-        check_writable("--json", args.json.as_deref())?;
-        let registration = Registration::of(args, |name| std::env::var(name).ok())?;
-        Ok((addresses, registration))
-    });
-    let (addresses, registration) = match prepared {
-        Ok(prepared) => prepared,
+    let (addresses, registration) = match read(args) {
+        Ok(read) => read,
         Err(error) => {
             say_lines(format!("{error:#}").trim_end());
             return Ok(Exit::Code(WRONG_USE));
@@ -123,10 +115,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     }
     let _lock = match registration.key().map(|key| lock_key(key, &addresses, args)).transpose() {
         Ok(lock) => lock.flatten(),
-        Err(why) => {
-            say(&why);
-            return Ok(Exit::Code(WRONG_USE));
-        }
+        Err(why) => return Ok(wrong_use(&why)),
     };
     let stage = if registration.is_held() { Stage::Held } else { Stage::Running };
     let now = Reading::now();
@@ -134,10 +123,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     if !args.quiet {
         say_what_has_passed(&registration, latest.as_ref(), &now);
     }
-    let stops = registration.suspend().map(|(signal, checkpoint_s)| {
-        let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).clamp(SHORTEST_GRACE_S, LONGEST_GRACE_S);
-        Stops { signal: offers::number_of(signal).unwrap_or(15), grace: Duration::from_secs_f64(grace) }
-    });
+    let stops = stops_of(&registration);
     if stops.is_some() {
         child::adopt_orphans();
     }
@@ -156,19 +142,16 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
             return Ok(Exit::Code(code));
         }
     };
-    let registered = match registered {
-        Ok(registered) => registered,
-        Err(why) => {
-            say(&why);
-            return Ok(Exit::Code(WRONG_USE));
-        }
+    let answering = match registered {
+        Ok(answering) => answering,
+        Err(why) => return Ok(wrong_use(&why)),
     };
-    let is_registered = registered.is_some();
+    let is_registered = answering.is_some();
     if stage == Stage::Held && !is_registered && !args.quiet {
         say("no daemon plans the start, so the command starts at once");
     }
     // A daemon that starts later answers at one of the addresses.
-    let addresses = registered.map_or(addresses, |Registered { address, .. }| vec![address]);
+    let addresses = answering.map_or(addresses, |address| vec![address]);
     let (end, ending) = oneshot::channel();
     let reporting = tokio::spawn(reporter.run(messages, ending));
     let launcher = Launcher::prepare(args, addresses, folder, &to, lines).await;
@@ -186,15 +169,11 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let ended = course.follow(stage, args.start.start_now || !is_registered).await;
     let (journal, last_wish) = (course.journal, course.guide.wish());
     let _ = end.send(if ended == Ended::Requeued { End::Left } else { End::Over });
-    let unanswered = || {
-        let Wish { job, advice: start, stops: suspend, .. } = last_wish.clone();
-        let problem = Some("the daemon does not answer; the job ends when its lease expires".to_owned());
-        Outcome { jobs: job.into_iter().collect(), start, suspend, problem, ..Outcome::default() }
-    };
     let outcome = tokio::select! {
-        outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_else(unanswered),
-        _ = signals.ending() => unanswered(),
+        outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok),
+        _ = signals.ending() => None,
     };
+    let outcome = outcome.unwrap_or_else(|| unanswered(last_wish));
     if let Some(posts) = launcher.finish() {
         posts.finish(ENDING).await;
     }
@@ -209,6 +188,34 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     }
     write_json(args, &summary);
     Ok(Exit::Code(exit_code))
+}
+
+/// Returns the addresses of the daemon, and the registration of the command.
+fn read(args: &Args) -> anyhow::Result<(Vec<DaemonAddress>, Registration)> {
+    let addresses = args.daemon.addresses().map_err(anyhow::Error::msg)?;
+    check_writable("--json", args.json.as_deref())?;
+    let registration = Registration::of(args, |name| std::env::var(name).ok())?;
+    Ok((addresses, registration))
+}
+
+/// Says why the command does not run.
+fn wrong_use(why: &str) -> Exit {
+    say(why);
+    Exit::Code(WRONG_USE)
+}
+
+/// Returns how the command is asked to save and exit; `None` if it does not offer to be suspended.
+fn stops_of(registration: &Registration) -> Option<Stops> {
+    let (signal, checkpoint_s) = registration.suspend()?;
+    let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).clamp(SHORTEST_GRACE_S, LONGEST_GRACE_S);
+    Some(Stops { signal: offers::number_of(signal).unwrap_or(15), grace: Duration::from_secs_f64(grace) })
+}
+
+/// Returns the result of a run at whose end the daemon did not answer.
+fn unanswered(last_wish: Wish) -> Outcome {
+    let Wish { job, advice: start, stops: suspend, .. } = last_wish;
+    let problem = Some("the daemon does not answer; the job ends when its lease expires".to_owned());
+    Outcome { jobs: job.into_iter().collect(), start, suspend, problem, ..Outcome::default() }
 }
 
 /// Starts another terminal's command that waits with this key, if `--start-now` is given. Returns `None` if this process
@@ -282,77 +289,27 @@ fn say_what_has_passed(registration: &Registration, latest: Option<&Due>, now: &
 /// Writes the summary to the file that `--json` names.
 fn write_json(args: &Args, summary: &Summary<'_>) {
     let Some(path) = &args.json else { return };
-    let text = format!("{:#}\n", summary.json());
-    if let Err(error) = deliver(text.as_bytes(), Some(path)) {
+    if let Err(error) = to_json(&summary.json()).and_then(|text| deliver(&text, Some(path))) {
         say(&format!("--json: {error:#}"));
     }
 }
 
-/// Registers the job. Returns `None` if the command runs without a job, at least at first.
+/// Registers the job, and returns the address of its daemon; `None` if the command runs without a job, at least at first.
 ///
 /// # Errors
 /// The reason why the command is not to run: a value that the user gave is wrong, or another process runs the job.
-async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Result<Option<Registered>, String> {
+async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Result<Option<DaemonAddress>, String> {
     let begun = Instant::now();
-    // Job that has the key, and the end of its lease.
-    let mut taken: Option<(Option<String>, Instant)> = None;
-    // Time at which the job that has the key was first seen without the process that registered it.
-    let mut outlived: Option<Instant> = None;
+    let mut key_wait = KeyWait::default();
     loop {
         match timeout(REGISTRATION, reporter.register()).await {
-            Ok(Answer::Registered(registered)) => return Ok(Some(registered)),
+            Ok(Answer::Registered(address)) => return Ok(Some(address)),
             Ok(Answer::Wrong(why)) => return Err(why),
-            Ok(Answer::Taken(why, holder)) => {
-                let not_here = |how: &str| Err(format!("{why}; {how}, so the command does not start here"));
-                match holder.life {
-                    Some(Life::Registrant) => return not_here("its process runs on this machine"),
-                    Some(Life::Others) => {
-                        // Once the lease has run out, the daemon no longer knows of these processes.
-                        let is_last = holder.lease_left.is_none_or(|left| left <= 2 * KEY_EVERY);
-                        let since = *outlived.get_or_insert_with(Instant::now);
-                        if is_last || since.elapsed() >= OUTLIVED {
-                            return Err(format!(
-                                "{why}; processes of that job still run, so the command does not start here: end them, or \
-                                 wait until they have ended"
-                            ));
-                        }
-                        sleep(KEY_EVERY).await;
-                        continue;
-                    }
-                    Some(Life::Gone) | None => {}
-                }
-                // The process that had the job may have been killed where this one does not see it.
-                let left = holder.lease_left.unwrap_or(USUAL_LEASE);
-                match &taken {
-                    Some((_, until)) if Instant::now() >= *until + 2 * KEY_EVERY => {
-                        return not_here("another process runs it");
-                    }
-                    Some((_, until))
-                        if holder.lease_left.is_some() && Instant::now() + left > *until + KEY_EVERY / 2 =>
-                    {
-                        return not_here("its process renews the lease");
-                    }
-                    Some(_) => {}
-                    None => {
-                        if !is_quiet {
-                            let left = left.as_secs();
-                            say(&format!("{why}; waits until that job's lease runs out, at most {left} s"));
-                        }
-                        taken = Some((holder.job, Instant::now() + left));
-                    }
-                }
-                sleep(KEY_EVERY).await;
-                if let Some((Some(job), _)) = &taken
-                    && let Some(why) = reporter.why_ended(job).await
-                {
-                    return Err(format!(
-                        "job {job} with the same key has ended meanwhile ({why}), so the command does not start here; start it \
-                         again if it is to run once more"
-                    ));
-                }
-            }
+            Ok(Answer::Taken(why, holder)) => key_wait.pause(&why, holder, reporter, is_quiet).await?,
             // A command that may wait also waits for a daemon that is being restarted.
-            Ok(Answer::Alone) if stage == Stage::Held && begun.elapsed() < REGISTRATION => sleep(KEY_EVERY / 2).await,
+            Ok(Answer::Alone) if stage == Stage::Held && !reporter.gave_up && begun.elapsed() < REGISTRATION => {
+                sleep(RESTART_EVERY).await;
+            }
             Ok(Answer::Alone) | Err(_) => return Ok(None),
         }
     }
@@ -377,7 +334,6 @@ fn at_once() -> oneshot::Receiver<End> {
 
 /// Returns why this process registers no job; `None` if it does.
 fn why_unregistered() -> Option<&'static str> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let answers = |path: String| std::os::unix::net::UnixDatagram::unbound().and_then(|s| s.connect(path)).is_ok();
     if variable(PROGRESS_SOCKET).is_some_and(answers) {
         return Some("another `wattune run` registers the job");

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::child;
-use super::environment::pid_namespace;
+use super::environment::has_same_pids;
 use crate::cli::daemon::{Daemon, Failure};
 use crate::files;
 use signal_hook::consts::SIGUSR1;
@@ -30,7 +30,7 @@ pub(super) async fn release(daemon: &Daemon, key: &str) -> Result<Option<String>
         return Ok(None);
     }
     let (status, _) = daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
-    let is_here = status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace());
+    let is_here = has_same_pids(&status);
     // Keys are per user, and the list has the jobs of all.
     for job in waiting {
         let id = job["job_id"].as_str().unwrap_or_default();

@@ -11,10 +11,10 @@ use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 
 use super::args::Args;
-use super::due::{Due, Reading, time_of};
+use super::due::{Due, Reading};
 use super::wish::Stage;
 use crate::cli::slurm::facts::{LABELS, accepted_name, accepted_value};
-use crate::cli::values::name_flag;
+use crate::cli::values::{name_flag, time_of};
 use wattune_core::domain::JobSpec;
 use wattune_core::units::Seconds;
 

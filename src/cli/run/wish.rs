@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::due::{Due, OtherClock, Reading, time_of};
+use super::due::{Due, OtherClock, Reading};
+use crate::cli::values::time_of;
 
 /// Stage of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(super) enum Wanted {
 }
 
 /// The daemon's last answer about the command, and the number of failed requests since.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Wish {
     pub(super) wanted: Wanted,
     /// Planned time of the next change; `None` if the daemon did not name one.
@@ -54,33 +55,19 @@ pub(super) struct Wish {
     pub(super) is_complete: bool,
     /// Number of requests since the last answer that the daemon did not answer, or refused.
     pub(super) failures: u32,
+    /// True if the daemon refused the last of these requests, and so is there.
+    pub(super) is_refused: bool,
     /// The advice about the start, as in `start` of the job's view; null if there is none.
     pub(super) advice: Value,
     /// The stops so far, as in `suspend` of the job's view; null if there are none.
     pub(super) stops: Value,
 }
 
-impl Default for Wish {
-    fn default() -> Self {
-        Self {
-            wanted: Wanted::Run,
-            planned: None,
-            latest: None,
-            job: None,
-            acknowledged: None,
-            is_complete: false,
-            failures: 0,
-            advice: Value::Null,
-            stops: Value::Null,
-        }
-    }
-}
-
 impl Wish {
     /// Applies an answer of the daemon: a job's view, or the answer to a report. `clock` is the daemon's clock if it
     /// differs from this machine's.
     pub(super) fn apply(&mut self, answer: &Value, now: &Reading, clock: Option<&OtherClock>) {
-        self.failures = 0;
+        (self.failures, self.is_refused) = (0, false);
         if answer["phase"].is_string() {
             self.acknowledged = Some(Stage::of_phase(&answer["phase"]));
         }
@@ -129,9 +116,9 @@ mod tests {
             (json!({"phase": "waiting"}), Wanted::Run, None),
         ];
         for (answer, wanted, planned) in table {
-            let mut wish = Wish { failures: 3, ..Wish::default() };
+            let mut wish = Wish { failures: 3, is_refused: true, ..Wish::default() };
             wish.apply(&answer, &now, None);
-            assert_eq!((wish.wanted, wish.failures), (wanted, 0), "{answer}");
+            assert_eq!((wish.wanted, wish.failures, wish.is_refused), (wanted, 0, false), "{answer}");
             assert_eq!(wish.planned.map(|due| due.left(&now).get()), planned, "{answer}");
         }
         // A daemon whose clock is a year ahead.

@@ -22,7 +22,7 @@ use super::link::Link;
 use super::progress::{Follower, Message};
 use super::request::Registration;
 use super::wish::Stage;
-use crate::cli::ask::DaemonAddress;
+use crate::cli::ask::{DaemonAddress, TokenSource};
 use crate::cli::daemon::{Daemon, Failure};
 use wattune_core::domain::{JobId, ProgressSource};
 
@@ -76,7 +76,7 @@ pub(super) struct Reporter {
     /// Time of the last request that the daemon answered.
     contact: Option<Instant>,
     /// True if another attempt to register cannot succeed.
-    gave_up: bool,
+    pub(super) gave_up: bool,
     /// True if a message has said that the command runs without the daemon.
     has_complained: bool,
     /// Refusals of this job's messages that were printed, without their digits: some state a time, which changes.
@@ -114,7 +114,8 @@ pub(super) enum End {
 /// Answer to the attempt to register the job.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Registered(Registered),
+    /// The daemon at this address has registered the job.
+    Registered(DaemonAddress),
     /// The daemon refuses a value that the user gave; contains the reason.
     Wrong(String),
     /// Another open job has the same key; contains the daemon's message and what is known about that job.
@@ -143,12 +144,6 @@ pub(super) enum Life {
     Others,
     /// No process of the job.
     Gone,
-}
-
-/// Facts about its registration that the command needs.
-#[derive(Clone, Debug)]
-pub(super) struct Registered {
-    pub(super) address: DaemonAddress,
 }
 
 impl Reporter {
@@ -220,7 +215,7 @@ impl Reporter {
                         self.pass_stage().await;
                     } else if self.gave_up {
                         // No answer will come: a command that waits follows the plan that it has.
-                        self.link.failed();
+                        self.link.given_up();
                     }
                 }
             }
@@ -256,8 +251,8 @@ impl Reporter {
                 self.link.acknowledged(reported.stage);
                 self.link.answered(&answer);
             }
-            Err(Failure::NoAnswer(_)) => {
-                self.link.failed();
+            Err(failure @ Failure::NoAnswer(_)) => {
+                self.link.failed(&failure);
                 return false;
             }
             Err(failure @ Failure::Refused { status: 404, .. }) => self.lose(&job, &failure),
@@ -278,7 +273,7 @@ impl Reporter {
 
     /// Counts a refusal like a request without an answer. Prints its text once, and once more for a command that waits.
     fn record_refusal(&mut self, failure: &Failure) {
-        self.link.failed();
+        self.link.failed(failure);
         let why = failure.to_string();
         let then = match self.link.reported().stage {
             Stage::Held => "; the command starts at the time that the daemon stated last",
@@ -375,15 +370,12 @@ impl Reporter {
                 self.job = None;
                 self.link.lost();
             }
-            Err(failure @ Failure::Refused { .. }) => {
-                self.record_refusal(&failure);
-                if count.is_some() && failure.may_pass() {
-                    self.follower.put_back();
+            Err(failure) => {
+                match failure {
+                    Failure::NoAnswer(_) => self.link.failed(&failure),
+                    Failure::Refused { .. } => self.record_refusal(&failure),
                 }
-            }
-            Err(Failure::NoAnswer(_)) => {
-                self.link.failed();
-                if count.is_some() {
+                if count.is_some() && failure.may_pass(TokenSource::of_environment().as_ref()) {
                     self.follower.put_back();
                 }
             }

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::super::child::{is_running, is_zombie};
 use super::super::due::{OtherClock, Reading};
-use super::super::environment::{JOB_ID, pid_namespace};
+use super::super::environment::{JOB_ID, has_same_pids, variable};
 use super::super::gpus::Gpu;
-use super::{Answer, Holder, Job, Life, REQUEST, Registered, Reporter, write_whole};
-use crate::cli::ask::DaemonAddress;
+use super::{Answer, Holder, Job, Life, REQUEST, Reporter, write_whole};
+use crate::cli::ask::{DaemonAddress, TokenSource};
 use crate::cli::daemon::Failure;
 
 /// Reason that the daemon states for the end of a job whose lease expired.
@@ -24,10 +24,10 @@ impl Reporter {
     pub(in crate::cli::run) async fn register(&mut self) -> Answer {
         self.attempted = Instant::now();
         let failure = match self.try_register().await {
-            Ok(registered) => return Answer::Registered(registered),
+            Ok(address) => return Answer::Registered(address),
             Err(failure) => failure,
         };
-        self.link.failed();
+        self.link.failed(&failure);
         if let Failure::Refused { detail, .. } = &failure
             && is_about_key(&failure)
         {
@@ -40,15 +40,11 @@ impl Reporter {
             self.problem = Some(detail.clone());
             return Answer::Wrong(self.registration.describe_refusal(detail, field.as_deref()));
         }
-        self.gave_up |= !failure.may_pass();
+        let token = TokenSource::of_environment();
+        self.gave_up |= !failure.may_pass(token.as_ref());
         self.problem = Some(failure.to_string());
         if !std::mem::replace(&mut self.has_complained, true) {
-            let how = match failure {
-                Failure::NoAnswer(_) => "runs without wattune until it does",
-                Failure::Refused { .. } if failure.may_pass() => "runs without wattune until the daemon accepts it",
-                Failure::Refused { .. } => "is not registered",
-            };
-            self.say(&format!("{failure}; the command {how}"));
+            self.say(&describe_unregistered(&failure, token.as_ref()));
         }
         Answer::Alone
     }
@@ -74,7 +70,7 @@ impl Reporter {
             return None;
         }
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
-        let is_here = status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace());
+        let is_here = has_same_pids(&status);
         let runs_here = is_here && pids.iter().copied().any(is_running);
         // The daemon counts zombies, too.
         let zombies = pids.iter().copied().filter(|pid| is_here && is_zombie(*pid)).count();
@@ -113,13 +109,13 @@ impl Reporter {
         let (job, address) = self.find_by_key(refusal).await?;
         let life = self.life_of(&job).await?;
         match life {
-            Life::Registrant if job["processes"]["pids"] == json!([std::process::id()]) => Some(Ok((job, address))),
+            Life::Registrant if is_own(&job) => Some(Ok((job, address))),
             Life::Gone => Some(Err(job["job_id"].as_str().unwrap_or_default().to_owned())),
             Life::Registrant | Life::Others => None,
         }
     }
 
-    async fn try_register(&mut self) -> Result<Registered, Failure> {
+    async fn try_register(&mut self) -> Result<DaemonAddress, Failure> {
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
         self.link.set_clock(OtherClock::of(&status, Reading::now()));
         let mut body = self.registration.at_stage(self.link.reported().stage, self.link.latest_left());
@@ -130,10 +126,10 @@ impl Reporter {
             let chosen = chosen.map_err(|detail| Failure::Refused { status: 0, field: Some("gpus".into()), detail })?;
             body.insert("gpus".into(), chosen.into());
         }
-        if status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace()) {
+        if has_same_pids(&status) {
             body.insert("pids".into(), json!([std::process::id()]));
         }
-        let of_environment = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty());
+        let of_environment = variable(JOB_ID);
         if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|id| of_environment.as_ref() == Some(id)) {
             self.replace(&mut body, &other).await;
         }
@@ -155,7 +151,7 @@ impl Reporter {
         (self.contact, self.problem) = (Some(Instant::now()), None);
         self.follower.put_back();
         self.link.registered(&id, &job);
-        Ok(Registered { address })
+        Ok(address)
     }
 
     /// Posts a registration. If the daemon refuses a part that only adds to the job, leaves that part out.
@@ -235,10 +231,8 @@ impl Reporter {
     /// Returns this run's job if an earlier request has registered it, whose answer did not arrive in time.
     async fn find_own(&self) -> Option<(Value, &DaemonAddress)> {
         let (jobs, address) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
-        let own = pid_namespace()?;
-        let is_own = |job: &&Value| job["processes"]["pids"] == json!([std::process::id()]);
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
-        let found = jobs.as_array()?.iter().find(is_own).filter(|_| status["pid_namespace"] == json!(own))?;
+        let found = jobs.as_array()?.iter().find(|job| is_own(job)).filter(|_| has_same_pids(&status))?;
         Some((found.clone(), address))
     }
 
@@ -268,8 +262,55 @@ impl Reporter {
     }
 }
 
+/// Describes why the command runs without a job, and until when.
+fn describe_unregistered(failure: &Failure, token: Option<&TokenSource>) -> String {
+    let how = match (failure, token) {
+        (Failure::NoAnswer(_), _) => "runs without wattune until it does",
+        (Failure::Refused { status: 401, .. }, Some(TokenSource::File(_))) => {
+            "runs without wattune until WATTUNE_TOKEN_FILE has a token that the daemon accepts"
+        }
+        (Failure::Refused { status: 401, .. }, Some(TokenSource::Variable(_))) => {
+            "is not registered, because WATTUNE_TOKEN stays the same while it runs"
+        }
+        (Failure::Refused { .. }, _) if failure.may_pass(token) => "runs without wattune until the daemon accepts it",
+        (Failure::Refused { .. }, _) => "is not registered",
+    };
+    format!("{failure}; the command {how}")
+}
+
+/// Returns true if a job's only process is this one, as far as the daemon numbers processes in the same way.
+fn is_own(job: &Value) -> bool {
+    job["processes"]["pids"] == json!([std::process::id()])
+}
+
 /// Returns true if the daemon refuses a job because an open one has its key.
 fn is_about_key(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused { status: 409, field, detail }
         if field.as_deref() == Some("key") || detail.starts_with("key "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_to_run_without_a_job_is_described() {
+        let refused = |status| Failure::Refused { status, field: None, detail: "no".into() };
+        let (file, variable) = (TokenSource::File("a".into()), TokenSource::Variable("b".into()));
+        for (failure, token, expected) in [
+            (
+                Failure::NoAnswer("no daemon answers".into()),
+                None,
+                "no daemon answers; the command runs without wattune",
+            ),
+            (refused(503), None, "no; the command runs without wattune until the daemon accepts it"),
+            (refused(401), Some(&file), "until WATTUNE_TOKEN_FILE has a token"),
+            (refused(401), Some(&variable), "is not registered, because WATTUNE_TOKEN stays the same"),
+            (refused(401), None, "no; the command is not registered"),
+            (refused(403), Some(&file), "no; the command is not registered"),
+        ] {
+            let text = describe_unregistered(&failure, token);
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
 }
