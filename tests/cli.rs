@@ -1,5 +1,6 @@
 //! The command line: help, errors that say what to do, and exit codes: 0 done, 1 failed, 2 wrong use.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -82,7 +83,6 @@ fn mistakes_in_the_configuration_are_reported_with_their_place() {
             "wattune.toml:2:1: listen = \"0.0.0.0:4938\" can be reached from other",
         ),
         ("[http]\nlisten = \"localhost\"\n", "wattune.toml:2:10: \"localhost\" is not an address; give IP and port"),
-        ("[http]\nlisten = \"off\"\n", "wattune.toml:2:1: listen = \"off\" without a socket"),
         ("[log]\nlevel = \"x=y=z\"\n", "wattune.toml:2:1: level = \"z\" is no log level"),
         ("[control\n", "wattune.toml:1:"),
         ("state_dir = 1\nstate_dir = 2\n", "wattune.toml:2:1: duplicate key"),
@@ -251,6 +251,63 @@ fn the_doctor_finds_what_works_and_what_does_not() {
     let ended = Ended::with_driver(&empty, &flags[..5]);
     assert_eq!(ended.code, Some(1));
     assert!(ended.out.contains("BROKEN   GPUs: the driver reports no GPU"), "{}", ended.out);
+}
+
+#[test]
+fn a_wrong_call_by_slurm_is_reported_and_fails_no_job() {
+    let wrong: [(&[&str], &str); 5] = [
+        (
+            &["prolog", "--lease", "0"],
+            "wattune slurm prolog: nothing was done, since the command line is wrong: invalid value '0'",
+        ),
+        (
+            &["epilog", "--bogus"],
+            "wattune slurm epilog: nothing was done, since the command line is wrong: unexpected argument",
+        ),
+        (&["task-prolog", "--listen", "here"], "wattune slurm task-prolog: "),
+        (&["prologue"], "wattune slurm call: "),
+        (&[], "give one of prolog, epilog, task-prolog"),
+    ];
+    for (arguments, part) in wrong {
+        let ended = Ended::of(wattune(&["slurm"]).args(arguments));
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended:?}");
+        assert!(ended.err.contains(part) && ended.err.lines().count() == 1, "{arguments:?}: {}", ended.err);
+    }
+    assert!(Ended::of(&mut wattune(&["slurm", "--help"])).done().contains("Usage: wattune slurm"));
+    assert!(Ended::of(&mut wattune(&["slurm", "prolog", "--help"])).done().contains("Usage: wattune slurm prolog"));
+}
+
+#[test]
+fn a_daemon_without_tcp_is_looked_for_at_the_usual_socket() {
+    const USUAL: &str = "/run/wattune/wattune.sock";
+    if Path::new(USUAL).exists() {
+        return;
+    }
+    let status = Ended::of(wattune(&["status"]).env("WATTUNE_LISTEN", "off"));
+    assert!(status.failed(1).contains(&format!("no daemon answers at {USUAL}; is")), "{}", status.err);
+    let mut run = wattune(&["run", "--", "true"]);
+    let run = Ended::of(run.env("WATTUNE_LISTEN", "off").env_remove("LOCAL_RANK").env_remove("SLURM_JOB_ID"));
+    run.done();
+    assert!(run.err.contains(&format!("no daemon answers at {USUAL}; the command runs")), "{}", run.err);
+}
+
+#[test]
+fn only_an_id_that_a_token_can_have_is_revoked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (key, list) = (dir.path().join("key"), dir.path().join("key.revoked"));
+    std::fs::write(&key, [7; 32]).expect("written");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("changed");
+    let revoke = |id: &str| Ended::of(&mut wattune(&["token", "revoke", "--key", text(&key), "--id", id]));
+    let id = "00112233445566778899aabbccddeeff";
+    for wrong in [&id[1..], "ada", ""] {
+        let refused = revoke(wrong);
+        assert!(refused.failed(1).contains("an id has 32 digits"), "{wrong}: {}", refused.err);
+    }
+    assert!(!list.exists());
+    assert!(revoke(&id.to_uppercase()).done().starts_with(&format!("revoked  {id}\n")));
+    assert_eq!(std::fs::read_to_string(&list).expect("a list"), format!("{id}\n"));
+    let issue = ["token", "issue", "--key", text(&key), "--user", "ada", "--expires", "0"];
+    assert!(Ended::of(&mut wattune(&issue)).failed(2).contains("or `never`"));
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod carbon_faults;
 mod changing_work;
 mod checkpoints;
 mod cli;
+mod cli_settings;
 mod clocks;
 mod cpu;
 mod crash;

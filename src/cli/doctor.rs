@@ -1,5 +1,7 @@
 //! `wattune doctor`: checks the installation and suggests remedies. Writes nothing to any GPU.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use chrono::TimeDelta;
@@ -20,11 +22,13 @@ use crate::gpu::handle::GpuHandle;
 use crate::gpu::journal::{Journal, boot_id};
 use crate::http;
 use crate::providers::{self, Provider};
+use crate::store::Store;
 use wattune_core::domain::{CapSchedule, DemandResponse, Slot};
 use wattune_core::units::{Seconds, Watts};
 
-/// Checks everything that the daemon needs: configuration, driver, GPUs, permissions, the node's cap and carbon budget,
-/// CPU energy, state directory, carbon signal, address. Changes nothing but the stored count of requests to carbon sources.
+/// Checks everything that the daemon needs: configuration, clock, driver, GPUs, permissions, the node's cap and carbon
+/// budget, CPU energy, state directory and database, job-mapping folder, carbon signal, addresses and keys. Changes
+/// nothing but the stored count of requests to carbon sources.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -57,13 +61,17 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
             let odd = OddVariables::present().describe_unknown();
             findings.extend(odd.map(|odd| finding("environment", Verdict::Limited, odd)));
+            let clock = super::serve::clock(&settings).err();
+            findings.extend(clock.map(|error| finding("clock", Verdict::Broken, error.to_string())));
             findings.extend(gpus(&settings));
             findings.extend(rights(&settings));
             findings.extend(processors(&settings));
-            findings.extend(state(&settings));
+            findings.extend(state(&settings).await);
+            findings.extend(mapping(&settings));
             findings.extend(signals(&settings).await);
             findings.extend(price(&settings).await);
             findings.push(address(&settings));
+            findings.extend(socket_and_keys(&settings).await);
             findings
         }
         Err(error) => vec![finding("configuration", Verdict::Broken, format!("{error:#}"))],
@@ -124,18 +132,7 @@ fn rights(settings: &Settings) -> Vec<Finding> {
         let kept = if names.is_empty() { "none is needed".to_owned() } else { names.join(", ") };
         findings.push(finding("rights", Verdict::Good, format!("the daemon keeps of its capabilities: {kept}")));
     }
-    findings.extend(socket_group(settings));
     findings
-}
-
-/// Checks that the socket's group exists, and that this process may give a file to it.
-fn socket_group(settings: &Settings) -> Option<Finding> {
-    let group = settings.http.socket_group.as_deref()?;
-    let what = "socket group";
-    Some(match http::may_give_to_group(group) {
-        Ok(()) => finding(what, Verdict::Good, format!("the socket can be given to group {group}")),
-        Err(error) => finding(what, Verdict::Broken, error.to_string()),
-    })
 }
 
 fn gpu(handle: &GpuHandle, settings: &Settings) -> Finding {
@@ -266,30 +263,14 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     let far = known.iter().map(|event| event.ends_at()).chain(configured.spans.iter().map(|(span, _)| span.end()));
     let until = far.max().unwrap_or(now).max(now + AHEAD);
     let strictest = Slot::new(now, until).and_then(|slot| schedule.over(&slot));
-    let found = match strictest {
-        Some(cap) if cap < lowest => finding(
-            what,
-            Verdict::Limited,
-            format!(
-                "{}; the lowest cap is {:.0} W, but the GPUs' lowest limits add up to {:.0} W: it cannot be met",
-                rules.join(", "),
-                cap.get(),
-                lowest.get()
-            ),
-        ),
-        Some(cap) => finding(
-            what,
-            Verdict::Good,
-            format!(
-                "{}; the lowest cap is {:.0} W, the GPUs' lowest limits add up to {:.0} W",
-                rules.join(", "),
-                cap.get(),
-                lowest.get()
-            ),
-        ),
-        None => finding(what, Verdict::Good, rules.join(", ")),
-    };
-    vec![found]
+    let rules = rules.join(", ");
+    let Some(cap) = strictest else { return vec![finding(what, Verdict::Good, rules)] };
+    let (verdict, but, end) =
+        if cap < lowest { (Verdict::Limited, "but ", ": it cannot be met") } else { (Verdict::Good, "", "") };
+    let (cap, lowest) = (cap.get(), lowest.get());
+    let detail =
+        format!("{rules}; the lowest cap is {cap:.0} W, {but}the GPUs' lowest limits add up to {lowest:.0} W{end}");
+    vec![finding(what, verdict, detail)]
 }
 
 /// Returns the least part of the node's cap that a GPU needs: its lowest limit, or its current limit if wattune cannot
@@ -324,20 +305,20 @@ fn carbon_budget(settings: &Settings) -> Vec<Finding> {
     vec![finding(what, Verdict::Good, detail)]
 }
 
-fn state(settings: &Settings) -> Vec<Finding> {
+async fn state(settings: &Settings) -> Vec<Finding> {
     let dir = settings.state_dir();
     let what = format!("state in {}", dir.display());
-    // Made absolute, to find the existing directory above a relative path.
-    let full = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
-    let existing = full.ancestors().find(|d| d.exists()).unwrap_or(&full);
     if let Err(error) = super::state_dir::check(&dir) {
         return vec![finding(what, Verdict::Broken, format!("{:#}", anyhow::Error::from(error)))];
     }
-    let writable = tempfile_in(existing);
-    let mut findings = vec![match writable {
+    let mut findings = vec![match check_writable(&dir) {
         Ok(()) => finding(what.clone(), Verdict::Good, "can be written"),
-        Err(error) => finding(what.clone(), Verdict::Broken, format!("{}: {error}", existing.display())),
+        Err(why) => finding(what.clone(), Verdict::Broken, why),
     }];
+    if let Err(error) = Store::check(&dir).await {
+        let what = format!("database in {}", dir.display());
+        findings.push(finding(what, Verdict::Broken, format!("{:#}", anyhow::Error::from(error))));
+    }
     match Journal::open(&dir, boot_id()) {
         Ok(journal) => {
             for (gpu, entry) in journal.entries() {
@@ -354,10 +335,35 @@ fn state(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
-    let path = dir.join(format!(".wattune-doctor-{}", uuid::Uuid::new_v4()));
-    std::fs::File::create_new(&path)?;
-    std::fs::remove_file(path)
+/// Checks that the job-mapping folder can be written, if the daemon writes it.
+fn mapping(settings: &Settings) -> Option<Finding> {
+    let discovery = &settings.discovery;
+    let folder = discovery.job_mapping_dir.as_deref();
+    let folder = folder.filter(|_| discovery.enabled && discovery.write_job_mapping)?;
+    let what = format!("job-mapping folder {}", folder.display());
+    Some(match check_writable(folder) {
+        Ok(()) => finding(what, Verdict::Good, "can be written"),
+        Err(why) => finding(what, Verdict::Limited, format!("{why}; its files are not written")),
+    })
+}
+
+/// The number of bytes that are written to try a directory out: as many as a small database has.
+const TRIED: usize = 64 << 10;
+
+/// Checks that files can be written in a directory, or in the nearest one above it if it does not exist yet.
+fn check_writable(dir: &Path) -> Result<(), String> {
+    // Made absolute, to find the existing directory above a relative path.
+    let full = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let existing = full.ancestors().find(|dir| dir.exists()).unwrap_or(&full);
+    let path = existing.join(format!(".wattune-doctor-{}", uuid::Uuid::new_v4()));
+    let write = || {
+        let mut file = std::fs::File::create_new(&path)?;
+        // On a full disk, an empty file can still be created.
+        file.write_all(&[0xa5; TRIED])?;
+        file.sync_all()
+    };
+    let written = write();
+    written.and(std::fs::remove_file(&path)).map_err(|error| format!("{}: {error}", existing.display()))
 }
 
 /// Queries each source of the carbon signal once.
@@ -438,4 +444,29 @@ fn address(settings: &Settings) -> Finding {
         }
         Err(error) => finding("API", Verdict::Broken, format!("{address}: {error}")),
     }
+}
+
+/// Checks the socket with its owner and group, the keys of tokens, and the certificate, as a starting daemon does.
+async fn socket_and_keys(settings: &Settings) -> Vec<Finding> {
+    let what = "API";
+    let mut findings = Vec::new();
+    if let Err(why) = settings.http.check_reachable() {
+        let detail = format!("no socket in these settings, so a service's --socket must give it: http.{why}");
+        findings.push(finding(what, Verdict::Limited, detail));
+    }
+    let obstacles = http::Server::find_obstacles(&settings.http).await;
+    if let Some(path) = settings.http.socket.as_ref().filter(|_| obstacles.is_empty()) {
+        findings.push(finding(what, Verdict::Good, format!("the socket {} can be opened", path.display())));
+    }
+    findings.extend(obstacles.iter().map(|obstacle| match obstacle {
+        http::BindError::Socket(http::SocketError::Live(path)) => {
+            let detail = format!(
+                "{} is in use: a daemon runs already (wattune status), or choose another --socket",
+                path.display()
+            );
+            finding(what, Verdict::Limited, detail)
+        }
+        other => finding(what, Verdict::Broken, other.to_string()),
+    }));
+    findings
 }

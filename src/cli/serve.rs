@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::devices::find_devices;
@@ -14,15 +15,16 @@ use super::signals::{Hangup, stopped};
 use super::state_dir::Lock;
 use crate::clock::{AcceleratedClock, Clock, SystemClock};
 use crate::config::Settings;
-use crate::controller::{Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, Requests, supervise};
+use crate::controller::{Controller, Ended, Handle, LedgerTerms, OnExit, Parts, PriceSignal, Requests, supervise};
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::CpuHandle;
 use crate::discovery::Scout;
 use crate::gpu::handle::Sampling;
+use crate::gpu::journal::JournalError;
 use crate::gpu::restore::Restored;
 use crate::http;
-use crate::providers::{self, Feed, FeedOptions};
+use crate::providers::{self, Feed, FeedHandle, FeedOptions};
 use crate::recurring::Recurring;
 use wattune_core::domain::GpuId;
 use wattune_core::ledger::chain::Digest;
@@ -130,21 +132,9 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
         devices.len(),
         state_dir.display()
     );
-    let cancel = CancellationToken::new();
-    let sources = providers::build(&settings.carbon, Some(&state_dir))?;
-    // Without a zone, the configured constant is intended and needs no advice.
-    if let Some(advice) = providers::advice(&settings.carbon).filter(|_| settings.carbon.zone.is_some()) {
-        tracing::warn!("carbon signal: {advice}");
-        problems.push(format!("carbon signal: {advice}"));
-    }
-    let options = FeedOptions {
-        signal: "carbon",
-        cache_dir: Some(state_dir.clone()),
-        jump_factor: settings.carbon.jump_factor,
-        fetch_actuals: true,
-    };
-    let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
-    let price = price(&settings, &state_dir, &clock, &cancel).await?;
+    let stop_feeds = CancellationToken::new();
+    let feed = carbon_feed(&settings, &state_dir, &clock, &stop_feeds, &mut problems).await?;
+    let price = price(&settings, &state_dir, &clock, &stop_feeds).await?;
     let ledger = ledger_terms(&settings);
     let speed = settings.gpus.simulated.clock_speed;
     // On another clock than the machine's, its CPUs' power has no meaning, and simulated GPUs are read at each tick.
@@ -177,6 +167,46 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     if let Some(arrivals) = arrivals {
         controller.await_arrivals(arrivals);
     }
+    announce(&server);
+    let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
+    let recurring = Recurring::new(controller.store(), clock.clone()).with(settings.recurring.clone());
+    let devices = controller.devices();
+    let tasks = Tasks {
+        serving: tokio::spawn(server.serve(recurring, devices, settings.zeus, stop_serving.clone())),
+        controlling: tokio::spawn(supervise(controller, requests, stop_control.clone())),
+        ready,
+        stop_serving,
+        stop_control,
+        stop_feeds,
+    };
+    tasks.run_until(stopped).await
+}
+
+/// Starts the feed of the carbon signal. Adds advice on its sources to `problems`.
+async fn carbon_feed(
+    settings: &Settings,
+    state_dir: &Path,
+    clock: &Arc<dyn Clock>,
+    cancel: &CancellationToken,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<FeedHandle> {
+    let sources = providers::build(&settings.carbon, Some(state_dir))?;
+    // Without a zone, the configured constant is intended and needs no advice.
+    if let Some(advice) = providers::advice(&settings.carbon).filter(|_| settings.carbon.zone.is_some()) {
+        tracing::warn!("carbon signal: {advice}");
+        problems.push(format!("carbon signal: {advice}"));
+    }
+    let options = FeedOptions {
+        signal: "carbon",
+        cache_dir: Some(state_dir.to_path_buf()),
+        jump_factor: settings.carbon.jump_factor,
+        fetch_actuals: true,
+    };
+    Ok(Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await)
+}
+
+/// Logs the addresses at which the daemon listens.
+fn announce(server: &http::Server) {
     if let Some(address) = server.tcp_address() {
         tracing::info!("listening on http://{address}");
         match (address.ip().is_loopback(), server.has_tls()) {
@@ -191,38 +221,51 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     if let Some(path) = server.socket_path() {
         tracing::info!("listening on {}", path.display());
     }
-    let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
-    let recurring = Recurring::new(controller.store(), clock.clone()).with(settings.recurring.clone());
-    let devices = controller.devices();
-    let mut serving = tokio::spawn(server.serve(recurring, devices, settings.zeus, stop_serving.clone()));
-    let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
-    ready.set(true);
-    // Each task runs until it is stopped; if one ends earlier, the daemon ends.
-    let ended = tokio::select! {
-        () = stopped => None,
-        _ = &mut serving => Some("the API"),
-        outcome = &mut controlling => {
-            stop_serving.cancel();
-            cancel.cancel();
-            outcome.context("the control loop's supervisor died")??;
-            return Ok(Exit::Failed);
+}
+
+/// The daemon's tasks, and what stops them.
+struct Tasks {
+    serving: JoinHandle<()>,
+    controlling: JoinHandle<Result<Ended, JournalError>>,
+    ready: http::Ready,
+    stop_serving: CancellationToken,
+    stop_control: CancellationToken,
+    stop_feeds: CancellationToken,
+}
+
+impl Tasks {
+    /// Runs the daemon until a signal stops it. Each task runs until it is stopped; if one ends earlier, the daemon ends.
+    async fn run_until(mut self, stopped: impl Future<Output = ()>) -> anyhow::Result<Exit> {
+        self.ready.set(true);
+        let is_told = tokio::select! {
+            () = stopped => true,
+            _ = &mut self.serving => false,
+            outcome = &mut self.controlling => {
+                self.stop_serving.cancel();
+                self.stop_feeds.cancel();
+                outcome.context("the control loop's supervisor died")??;
+                return Ok(Exit::Failed);
+            }
+        };
+        if is_told {
+            tracing::info!("stopping: restoring the GPUs' original limits");
+        } else {
+            tracing::error!("the API ended unexpectedly; stopping");
         }
-    };
-    match ended {
-        None => tracing::info!("stopping: restoring the GPUs' original limits"),
-        Some(what) => tracing::error!("{what} ended unexpectedly; stopping"),
+        self.shut_down(is_told).await
     }
-    ready.set(false);
-    stop_serving.cancel();
-    stop_control.cancel();
-    cancel.cancel();
-    match tokio::time::timeout(SHUTDOWN_LIMIT.to_std(), &mut controlling).await {
-        Ok(outcome) => {
-            let outcome = outcome.context("the control loop's supervisor died")??;
-            let orderly = ended.is_none() && outcome.died.is_none();
-            Ok(if orderly { exit_of(&outcome.restored) } else { Exit::Failed })
-        }
-        Err(_) => bail!("the shutdown exceeded {SHUTDOWN_LIMIT}; `wattune restore` restores the remaining GPUs"),
+
+    /// Stops all tasks, and waits until the control loop has restored the GPUs' original limits.
+    async fn shut_down(self, is_told: bool) -> anyhow::Result<Exit> {
+        self.ready.set(false);
+        self.stop_serving.cancel();
+        self.stop_control.cancel();
+        self.stop_feeds.cancel();
+        let Ok(outcome) = tokio::time::timeout(SHUTDOWN_LIMIT.to_std(), self.controlling).await else {
+            bail!("the shutdown exceeded {SHUTDOWN_LIMIT}; `wattune restore` restores the remaining GPUs");
+        };
+        let outcome = outcome.context("the control loop's supervisor died")??;
+        Ok(if is_told && outcome.died.is_none() { exit_of(&outcome.restored) } else { Exit::Failed })
     }
 }
 
@@ -230,13 +273,13 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
 ///
 /// # Errors
 /// If the faster clock is to start later than now: it would show a time long past until then.
-fn clock(settings: &Settings) -> anyhow::Result<Arc<dyn Clock>> {
+pub(super) fn clock(settings: &Settings) -> anyhow::Result<Arc<dyn Clock>> {
     let simulated = &settings.gpus.simulated;
     let machine = SystemClock::start();
     match simulated.clock_start.filter(|_| simulated.clock_speed > 1) {
         Some(start) if start > machine.utc() => {
             let start = start.format("%FT%TZ");
-            anyhow::bail!("gpus.simulated.clock_start = \"{start}\" is in the future; give the present time")
+            bail!("gpus.simulated.clock_start = \"{start}\" is in the future; give the present time")
         }
         Some(start) => Ok(Arc::new(AcceleratedClock::since(start, simulated.clock_speed))),
         None => Ok(Arc::new(machine)),

@@ -100,10 +100,22 @@ impl Overrides {
         self.zone().is_some() || self.carbon_file().is_some()
     }
 
+    /// Returns a warning if the flags or variables name a zone, and the values of that zone come from a file that names
+    /// none. `source` is the source of the values.
+    pub(super) fn doubt_zone(&self, settings: &Settings, source: &serde_json::Value) -> Option<String> {
+        let zone = self.zone().filter(|_| source == "file")?;
+        providers::file::doubt_zone(&settings.carbon.file, zone)
+    }
+
+    /// Returns true if the flags or variables name a file of carbon intensities, whose values are used as they are.
+    pub(super) fn names_carbon_file(&self) -> bool {
+        self.carbon_file().is_some()
+    }
+
     /// Returns the factor beyond which a single answer's values count as outliers. The values of a file that the user
     /// names are used as they are: no later answer can confirm them.
     pub(super) fn jump_factor(&self, settings: &Settings) -> f64 {
-        if self.carbon_file().is_some() { f64::INFINITY } else { settings.carbon.jump_factor }
+        if self.names_carbon_file() { f64::INFINITY } else { settings.carbon.jump_factor }
     }
 
     fn zone(&self) -> Option<&Zone> {

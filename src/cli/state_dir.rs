@@ -5,11 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::files::{self, DIRECTORY_MODE, Distrust};
+use crate::files::{self, DIRECTORY_MODE, Distrust, LOCK};
 use crate::gpu::journal;
 use crate::store;
-
-const LOCK: &str = "lock";
 
 /// The reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]

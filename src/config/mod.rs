@@ -297,6 +297,8 @@ mod tests {
         assert!(kind.starts_with("2:11: invalid type: string \"yes\", expected a boolean"), "{kind}");
         let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
         assert!(range.starts_with("4:3: window_s = 1 must be at least 5 s"), "{range}");
+        let settle = error("[profile]\nsettle_s = 2000\n");
+        assert!(settle.starts_with("2:1: settle_s = 2000 must be at most 300 seconds"), "{settle}");
         let cap = error("[cap]\nlimit_w = 0\n");
         assert!(cap.starts_with("2:1: limit_w is 0; it must be from 1 to"), "{cap}");
         let entries = "[[cap.schedule]]\nfrom = \"1:00\"\nto = \"2:00\"\nlimit_w = 5\n[[cap.schedule]]\nfrom = \"25:00\"\n\
@@ -334,6 +336,10 @@ mod tests {
             solver.starts_with("2:10: unknown variant `highs`") && solver.contains("`structured` or `lp`"),
             "{solver}"
         );
+        for list in ["[\"auto\", \"fixed\"]", "[\"auto\"]"] {
+            let auto = error(&format!("[carbon]\nsource = {list}\n"));
+            assert!(auto.contains("\"auto\" stands alone; write source") && !auto.contains("did you mean"), "{auto}");
+        }
         let syntax = error("[control\n");
         assert!(syntax.starts_with("1:"), "{syntax}");
     }

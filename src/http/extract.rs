@@ -218,6 +218,15 @@ pub(super) fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, I
     quantity.ok_or_else(|| invalid(field, "is not a finite number"))
 }
 
+/// Returns the quantity of a field that may be absent, or an error if it is not finite.
+pub(super) fn optional_quantity<Q>(
+    field: &'static str,
+    given: Option<f64>,
+    new: fn(f64) -> Option<Q>,
+) -> Result<Option<Q>, InvalidJob> {
+    given.map(|number| finite(field, new(number))).transpose()
+}
+
 /// Returns the requested maximum length of a list, or an error if the request is outside 1..=`most`.
 pub(super) fn page_length(limit: u32, most: u32) -> Result<u32, InvalidJob> {
     let why = || format!("is {limit}; it must be from 1 to {most}");

@@ -40,7 +40,7 @@ pub use listen::BindError;
 pub use server::Server;
 pub use settings::{Settings, SocketMode};
 pub use shared::Ready;
-pub use socket::{SocketError, may_give_to_group};
+pub use socket::SocketError;
 pub use tls::TlsError;
 pub use zeusd::{ApiGroup, ZeusSettings};
 

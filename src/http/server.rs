@@ -74,12 +74,9 @@ impl Server {
     /// # Errors
     /// If the settings contradict each other or an address is not available; the message says what to do.
     pub async fn bind(settings: &Settings, handle: Handle, ready: Ready) -> Result<Self, BindError> {
-        settings.check().map_err(BindError::Settings)?;
+        settings.check().and_then(|()| settings.check_reachable()).map_err(BindError::Settings)?;
         let access = Access::new(settings).map_err(BindError::Key)?;
-        let tls = match (&settings.tls_cert, &settings.tls_key) {
-            (Some(cert), Some(key)) => Some(tls::load(cert, key).map_err(BindError::Tls)?),
-            _ => None,
-        };
+        let tls = acceptor(settings)?;
         let tcp = match settings.listen {
             Some(address) => Some(listen::tcp(address)?),
             None => None,
@@ -90,6 +87,19 @@ impl Server {
         };
         let timeout = settings.request_timeout_s.to_std();
         Ok(Self { tcp, tls, unix, access, handle, ready, timeout, body_limit: settings.body_limit_bytes })
+    }
+
+    /// Returns what would keep [`Self::bind`] from opening the addresses, as far as that can be seen without opening
+    /// one: the keys, the certificate, and the socket with its owner and group. Changes nothing.
+    pub async fn find_obstacles(settings: &Settings) -> Vec<BindError> {
+        let keys = Access::new(settings).map(drop).map_err(BindError::Key);
+        let certificate = acceptor(settings).map(drop);
+        let rights = SocketRights::of(settings).check().map_err(BindError::Socket);
+        let socket = match &settings.socket {
+            Some(path) => socket::check(path).await.map(drop).map_err(BindError::Socket),
+            None => Ok(()),
+        };
+        [keys, certificate, rights, socket].into_iter().filter_map(Result::err).collect()
     }
 
     /// Moves the open addresses from the runtime in which they were opened to the present one.
@@ -178,6 +188,14 @@ impl Server {
         // New clients are refused now, instead of left to wait.
         drop((tcp, unix));
         connections.finish().await;
+    }
+}
+
+/// Reads the certificate and its key; `None` without them.
+fn acceptor(settings: &Settings) -> Result<Option<TlsAcceptor>, BindError> {
+    match (&settings.tls_cert, &settings.tls_key) {
+        (Some(cert), Some(key)) => tls::load(cert, key).map(Some).map_err(BindError::Tls),
+        _ => Ok(None),
     }
 }
 

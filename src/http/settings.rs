@@ -75,20 +75,12 @@ impl Settings {
                 port = address.port()
             ));
         }
-        if self.listen.is_none() && self.socket.is_none() {
-            return Err("listen = \"off\" without a socket leaves no way to reach the daemon; give one of them".into());
-        }
         if let Some(socket) = &self.socket
             && (!socket.is_absolute() || socket.file_name().is_none())
         {
             return Err(format!(
                 "socket = {socket:?} must be an absolute path of a file, such as /run/wattune/wattune.sock"
             ));
-        }
-        for (key, given) in [("socket_group", &self.socket_group), ("socket_owner", &self.socket_owner)] {
-            if given.is_some() && self.socket.is_none() {
-                return Err(format!("{key} is given without a socket; give both or none"));
-            }
         }
         let files = self.token_keys.iter().map(|path| ("token_keys", path));
         let files = files.chain(self.tls_cert.iter().map(|path| ("tls_cert", path)));
@@ -108,6 +100,27 @@ impl Settings {
                 "request_timeout_s = {} must be from 0.1 to 300 seconds",
                 self.request_timeout_s.get()
             ));
+        }
+        Ok(())
+    }
+
+    /// Checks that a daemon with these settings can be reached, and that the socket's owner and group have a socket.
+    /// Only a daemon has to pass: a service may give the socket by a flag, which other commands with the same file do
+    /// not get.
+    ///
+    /// # Errors
+    /// The first setting that needs a socket.
+    pub fn check_reachable(&self) -> Result<(), String> {
+        if self.socket.is_some() {
+            return Ok(());
+        }
+        if self.listen.is_none() {
+            return Err("listen = \"off\" without a socket leaves no way to reach the daemon; give one of them".into());
+        }
+        for (key, given) in [("socket_group", &self.socket_group), ("socket_owner", &self.socket_owner)] {
+            if given.is_some() {
+                return Err(format!("{key} is given without a socket; give both or none"));
+            }
         }
         Ok(())
     }
@@ -194,10 +207,7 @@ mod tests {
             ("listen = \"0.0.0.0:4938\"", "which need tokens: set token_keys"),
             ("listen = \"[::]:4938\"", "ssh -L 4938:127.0.0.1:4938"),
             ("listen = \"localhost:4938\"", "give IP and port, such as \"127.0.0.1:4938\""),
-            ("listen = \"off\"", "no way to reach the daemon"),
             ("socket = \"wattune.sock\"", "absolute path"),
-            ("socket_group = \"gpu\"", "without a socket"),
-            ("socket_owner = \"gpu\"", "socket_owner is given without a socket"),
             ("socket_mode = \"rw\"", "give octal digits such as \"0660\""),
             ("socket_mode = \"0060\"", "for the owner"),
             ("socket_mode = \"1660\"", "octal digits"),
@@ -211,6 +221,22 @@ mod tests {
             let error = read(text).expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn only_a_daemon_needs_the_socket_that_a_flag_may_give() {
+        for (text, expected) in [
+            ("listen = \"off\"", "no way to reach the daemon"),
+            ("socket_group = \"gpu\"", "socket_group is given without a socket"),
+            ("socket_owner = \"gpu\"", "socket_owner is given without a socket"),
+        ] {
+            let settings = read(text).expect(text);
+            let error = settings.check_reachable().expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
+            let served = Settings { socket: Some("/run/wattune/wattune.sock".into()), ..settings };
+            assert_eq!(served.check_reachable(), Ok(()), "{text}");
+        }
+        assert_eq!(Settings::default().check_reachable(), Ok(()));
     }
 
     #[test]

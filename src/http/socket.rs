@@ -77,8 +77,17 @@ impl Drop for SocketFile {
     }
 }
 
-/// A directory of mode 0700 beside the socket, removed when dropped.
+/// A directory of mode 0700, such as beside the socket, removed when dropped.
 struct PrivateDirectory(PathBuf);
+
+impl PrivateDirectory {
+    fn within(parent: &Path) -> io::Result<Self> {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let path = parent.join(format!(".{}", &id[..8]));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
@@ -99,6 +108,25 @@ impl SocketRights {
     pub(super) fn of(settings: &Settings) -> Self {
         let (owner, group) = (settings.socket_owner.clone(), settings.socket_group.clone());
         Self { mode: settings.socket_mode, owner, group }
+    }
+
+    /// Checks that the owner and the group exist, and that this process may give a file to them.
+    ///
+    /// # Errors
+    /// If one of them is unknown, or the process lacks the right.
+    pub(super) fn check(&self) -> Result<(), SocketError> {
+        if self.owner.is_none() && self.group.is_none() {
+            return Ok(());
+        }
+        let temporary = std::env::temp_dir();
+        let io = |what| {
+            let path = temporary.clone();
+            move |why| SocketError::Io { path, what, why }
+        };
+        let private = PrivateDirectory::within(&temporary).map_err(io("create a directory in it"))?;
+        let file = private.0.join("s");
+        fs::File::create_new(&file).map_err(io("create a file in it"))?;
+        self.apply(&file, &file)
     }
 
     /// Gives the file at `draft` to its owner and group. `path` is the place where it is used.
@@ -129,10 +157,8 @@ impl SocketRights {
     }
 }
 
-/// Listens at `path`. The file appears there with its final mode, owner and group, because it is created in a private
-/// directory and then moved. The socket of a daemon that no longer runs is replaced.
-pub(super) async fn bind(path: &Path, rights: &SocketRights) -> Result<Socket, SocketError> {
-    let io = |what| move |why| SocketError::Io { path: path.to_owned(), what, why };
+/// Checks that a socket can be opened at `path`, and returns its directory. Changes nothing.
+pub(super) async fn check(path: &Path) -> Result<&Path, SocketError> {
     let parent = path.parent().filter(|p| p.is_dir());
     let Some(parent) = parent else {
         return Err(SocketError::NoDirectory(path.parent().unwrap_or(path).to_owned()));
@@ -143,10 +169,15 @@ pub(super) async fn bind(path: &Path, rights: &SocketRights) -> Result<Socket, S
     // The directories on the path decide who can replace the socket.
     files::check_path(path).map_err(SocketError::Unsafe)?;
     refuse_others(path).await?;
+    Ok(parent)
+}
 
-    let id = uuid::Uuid::new_v4().simple().to_string();
-    let private = PrivateDirectory(parent.join(format!(".{}", &id[..8])));
-    DirBuilder::new().mode(0o700).create(&private.0).map_err(io("create a directory beside it"))?;
+/// Listens at `path`. The file appears there with its final mode, owner and group, because it is created in a private
+/// directory and then moved. The socket of a daemon that no longer runs is replaced.
+pub(super) async fn bind(path: &Path, rights: &SocketRights) -> Result<Socket, SocketError> {
+    let io = |what| move |why| SocketError::Io { path: path.to_owned(), what, why };
+    let parent = check(path).await?;
+    let private = PrivateDirectory::within(parent).map_err(io("create a directory beside it"))?;
     let draft = private.0.join("s");
     let listener = UnixListener::bind(&draft).map_err(io("create it"))?;
     let mode = Permissions::from_mode(rights.mode.bits());
@@ -182,23 +213,6 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
             Err(SocketError::Io { path: path.to_owned(), what, why })
         }
     }
-}
-
-/// Checks that a group exists, and that this process may give a file to it.
-///
-/// # Errors
-/// If there is no such group, or the process lacks the right.
-pub fn may_give_to_group(group: &str) -> Result<(), SocketError> {
-    let gid = number(GROUPS, group)?;
-    let path = std::env::temp_dir().join(format!(".wattune-{}", uuid::Uuid::new_v4().simple()));
-    let io = |what| {
-        let path = path.clone();
-        move |why| SocketError::Io { path, what, why }
-    };
-    let file = fs::File::create_new(&path).map_err(io("create it"))?;
-    let given = std::os::unix::fs::fchown(&file, None, Some(gid));
-    fs::remove_file(&path).map_err(io("remove it"))?;
-    given.map_err(|_| SocketError::GroupNotPermitted(group.to_owned()))
 }
 
 /// A file of names and numbers, with the error for a name that it does not have.

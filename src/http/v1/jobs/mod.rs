@@ -18,7 +18,7 @@ use crate::controller::{BeginReason, Caller, ControlError, Controller, ProgressR
 use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
-    FromPath, Named, Params, Payload, Wire, finite, invalid, optional_whole_number, page_length,
+    FromPath, Named, Params, Payload, Wire, finite, invalid, optional_quantity, optional_whole_number, page_length,
 };
 use crate::http::shared::Shared;
 use wattune_core::domain::{InvalidJob, JobId, ProgressSource};
@@ -109,8 +109,8 @@ impl TryFrom<ReportProgress> for ProgressReport {
 
     fn try_from(wire: ReportProgress) -> Result<Self, InvalidJob> {
         let samples = finite("samples", Samples::try_new(wire.samples))?;
-        let at = wire.at_s.map(|at| finite("at_s", Seconds::try_new(at))).transpose()?;
-        let total = wire.total_samples.map(|total| finite("total_samples", Samples::try_new(total))).transpose()?;
+        let at = optional_quantity("at_s", wire.at_s, Seconds::try_new)?;
+        let total = optional_quantity("total_samples", wire.total_samples, Samples::try_new)?;
         if samples < Samples::ZERO {
             let why = format!("is {}; it is a count and cannot be negative", Short(wire.samples));
             return Err(invalid("samples", why));
@@ -203,7 +203,7 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(id): Named
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.job(&id).await })).await??))
 }
 
-/// Changes a job for the sender of a request, and returns the controller's answer.
+/// Changes a job for the sender of a request if the job belongs to the sender, and returns the controller's answer.
 async fn change<T: Send + 'static>(
     shared: &Shared,
     id: JobId,
@@ -212,7 +212,12 @@ async fn change<T: Send + 'static>(
     + Send
     + 'static,
 ) -> Answer<T> {
-    let answer = shared.ask(move |controller| Box::pin(async move { change(controller, &id, by).await }));
+    let answer = shared.ask(move |controller| {
+        Box::pin(async move {
+            controller.check_owner(&id, &by).await?;
+            change(controller, &id, by).await
+        })
+    });
     Ok(Json(answer.await??))
 }
 
@@ -253,13 +258,7 @@ pub(in crate::http) async fn progress(
     Payload(body): Payload<ReportProgress>,
 ) -> Answer<ProgressView> {
     let report = ProgressReport::try_from(body)?;
-    change(&shared, id, by, move |controller, id, by| {
-        Box::pin(async move {
-            controller.check_owner(id, &by).await?;
-            controller.progress(id, report).await
-        })
-    })
-    .await
+    change(&shared, id, by, move |controller, id, _| Box::pin(controller.progress(id, report))).await
 }
 
 /// Renews a job's lease without progress: for a process that knows that the job runs, although the job does not report,
@@ -280,13 +279,7 @@ pub(in crate::http) async fn renew_lease(
     Named(id): Named<JobId>,
     Payload(RenewLease {}): Payload<RenewLease>,
 ) -> Answer<ProgressView> {
-    change(&shared, id, by, |controller, id, by| {
-        Box::pin(async move {
-            controller.check_owner(id, &by).await?;
-            controller.renew_lease(id).await
-        })
-    })
-    .await
+    change(&shared, id, by, |controller, id, _| Box::pin(controller.renew_lease(id))).await
 }
 
 /// Says that a held or suspended job begins now: the job takes its GPUs, and controls them unless another job does.

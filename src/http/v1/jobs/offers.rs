@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::time::time;
 use crate::controller::{NewStart, StartBy};
-use crate::http::extract::{finite, invalid};
+use crate::http::extract::{invalid, optional_quantity};
 use wattune_core::domain::{InvalidJob, SuspendOffer};
 use wattune_core::units::{Seconds, Watts};
 
@@ -63,8 +63,8 @@ impl TryFrom<StartSpec> for NewStart {
     type Error = InvalidJob;
 
     fn try_from(wire: StartSpec) -> Result<Self, InvalidJob> {
-        let seconds = |field, given: Option<f64>| given.map(|s| finite(field, Seconds::try_new(s))).transpose();
-        let watts = |field, given: Option<f64>| given.map(|w| finite(field, Watts::try_new(w))).transpose();
+        let seconds = |field, given| optional_quantity(field, given, Seconds::try_new);
+        let watts = |field, given| optional_quantity(field, given, Watts::try_new);
         let within = seconds("start.within_s", wire.within_s)?;
         let by = match (within, wire.latest) {
             (Some(within), None) if within.get() <= 3.2e7 => StartBy::Within(within.max(Seconds::ZERO)),
@@ -93,15 +93,12 @@ impl TryFrom<SuspendSpec> for SuspendOffer {
 
     fn try_from(wire: SuspendSpec) -> Result<Self, InvalidJob> {
         let usual = Self::default();
-        let seconds = |field, given: Option<f64>, usual| match given {
-            Some(seconds) => finite(field, Seconds::try_new(seconds)),
-            None => Ok(usual),
-        };
-        let idle_power = wire.idle_power_w.map(|w| finite("suspend.idle_power_w", Watts::try_new(w))).transpose()?;
+        let seconds = |field, given| optional_quantity(field, given, Seconds::try_new);
+        let idle_power = optional_quantity("suspend.idle_power_w", wire.idle_power_w, Watts::try_new)?;
         Ok(Self {
             signal: wire.signal.unwrap_or(usual.signal),
-            checkpoint: seconds("suspend.checkpoint_s", wire.checkpoint_s, usual.checkpoint)?,
-            restart: seconds("suspend.restart_s", wire.restart_s, usual.restart)?,
+            checkpoint: seconds("suspend.checkpoint_s", wire.checkpoint_s)?.unwrap_or(usual.checkpoint),
+            restart: seconds("suspend.restart_s", wire.restart_s)?.unwrap_or(usual.restart),
             idle_power: idle_power.unwrap_or(Watts::ZERO),
         })
     }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::offers::{StartSpec, SuspendSpec};
 use super::time::time;
 use crate::controller::{Caller, GpuRef, NewJob, NewOffers, NewStart};
-use crate::http::extract::{Wire, finite, invalid, optional_object};
+use crate::http::extract::{Wire, finite, invalid, optional_object, optional_quantity};
 use wattune_core::domain::{
     InvalidJob, JobId, JobKey, JobName, Objective, Pausing, ProcessSelector, SuspendOffer, Work,
 };
@@ -248,19 +248,13 @@ impl Pausable {
             Self::Allowed(true) => return Ok(Some(usual)),
             Self::At(costs) => costs,
         };
-        let seconds = |field, given: Option<f64>, usual| match given {
-            Some(seconds) => finite(field, Seconds::try_new(seconds)),
-            None => Ok(usual),
-        };
-        let idle_power = match idle_power_w {
-            Some(watts) => finite("objective.pausable.idle_power_w", Watts::try_new(watts))?,
-            None => usual.idle_power,
-        };
+        let seconds = |field, given| optional_quantity(field, given, Seconds::try_new);
+        let idle_power = optional_quantity("objective.pausable.idle_power_w", idle_power_w, Watts::try_new)?;
         Ok(Some(Pausing {
-            idle_power,
-            min_run: seconds("objective.pausable.min_run_s", min_run_s, usual.min_run)?,
-            min_pause: seconds("objective.pausable.min_pause_s", min_pause_s, usual.min_pause)?,
-            checkpoint: seconds("objective.pausable.checkpoint_s", checkpoint_s, usual.checkpoint)?,
+            idle_power: idle_power.unwrap_or(usual.idle_power),
+            min_run: seconds("objective.pausable.min_run_s", min_run_s)?.unwrap_or(usual.min_run),
+            min_pause: seconds("objective.pausable.min_pause_s", min_pause_s)?.unwrap_or(usual.min_pause),
+            checkpoint: seconds("objective.pausable.checkpoint_s", checkpoint_s)?.unwrap_or(usual.checkpoint),
         }))
     }
 }
@@ -268,11 +262,11 @@ impl Pausable {
 impl ObjectiveSpec {
     /// Returns the checked objective of a job on this number of GPUs.
     fn on(self, gpus: usize) -> Result<Objective, InvalidJob> {
-        let budget = self.carbon_budget_g.map(|g| finite("objective.carbon_budget_g", GramsCo2e::try_new(g)));
+        let budget = optional_quantity("objective.carbon_budget_g", self.carbon_budget_g, GramsCo2e::try_new)?;
         let asked = Objective {
             max_slowdown: self.max_slowdown,
             deadline: self.deadline,
-            carbon_budget: budget.transpose()?,
+            carbon_budget: budget,
             price_weight: self.price_weight.unwrap_or(0.0),
             pausable: self.pausable.map_or(Ok(None), |p| p.on(gpus))?,
             ..Objective::UNBOUND
@@ -346,7 +340,7 @@ impl RegisterJob {
         };
         let wishes = wire.objective.unwrap_or_default();
         let processes = ProcessSelector::new(wire.pids, wire.cgroup, wire.slurm_job_id)?;
-        let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
+        let lease = optional_quantity("lease_s", wire.lease_s, Seconds::try_new)?;
         Ok(NewJob {
             name,
             objective: wishes.on(wire.gpus.len())?,
