@@ -3,12 +3,14 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser;
 use wattune::cli::{Cli, Exit, WrongUse};
 
 fn main() -> ExitCode {
-    // If the command line is wrong, `parse` ends the process with code 2.
-    let ended = Cli::parse().run();
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let ended = cli.run();
     wattune::telemetry::flush();
     match ended {
         Ok(Exit::Done) => ExitCode::SUCCESS,

@@ -24,6 +24,9 @@ mod token;
 mod values;
 mod when;
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 pub use output::{Exit, WrongUse};
@@ -58,6 +61,24 @@ enum Command {
 }
 
 impl Cli {
+    /// Parses the command line of this process.
+    ///
+    /// # Errors
+    /// The exit code if there is nothing to run, after the help or the mistake was printed: 2 for a mistake. After a
+    /// mistake in a call of `wattune slurm` it is 0, because Slurm drains a node whose Prolog fails.
+    pub fn read() -> Result<Self, ExitCode> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        Self::try_parse_from(&words).map_err(|error| {
+            if error.use_stderr() && words.get(1).is_some_and(|word| word == "slurm") {
+                slurm::report_wrong_use(words.get(2).and_then(|word| word.to_str()), &error);
+                return ExitCode::SUCCESS;
+            }
+            // If nobody reads it, only the exit code remains.
+            let _ = error.print();
+            u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+        })
+    }
+
     /// Runs the chosen command.
     ///
     /// # Errors

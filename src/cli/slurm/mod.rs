@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
+use clap::error::ErrorKind;
 
 use super::output::Exit;
 use super::values::lease;
@@ -21,8 +22,8 @@ use deadline::Deadline;
 
 /// Registers and ends Slurm jobs; called by Slurm's Prolog, TaskProlog and Epilog.
 ///
-/// Always ends with exit code 0 within two seconds, because Slurm drains a node whose Prolog fails. Failures are
-/// written to standard error and to the system log.
+/// Always ends with exit code 0 within two seconds, because Slurm drains a node whose Prolog fails. Failures, wrong
+/// options included, are written to standard error and to the system log.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -66,6 +67,28 @@ const PATIENCE: Duration = Duration::from_millis(1800);
 
 /// The time that a task waits for its variables.
 const TASK_PATIENCE: Duration = Duration::from_millis(900);
+
+/// Names of the subcommands.
+const STEPS: [&str; 3] = ["prolog", "epilog", "task-prolog"];
+
+/// Reports a call with a wrong command line. `step` is the word after `slurm`.
+pub(super) fn report_wrong_use(step: Option<&str>, error: &clap::Error) {
+    let step = step.filter(|word| STEPS.contains(word)).unwrap_or("call");
+    report::problem(step, &format!("nothing was done, since the command line is wrong: {}", describe(error)));
+}
+
+/// Returns what is wrong with a command line, in one line.
+fn describe(error: &clap::Error) -> String {
+    let is_missing =
+        matches!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand);
+    if is_missing {
+        return format!("give one of {}", STEPS.join(", "));
+    }
+    // The parser's message has the mistake in its first paragraph, and tips and the usage below.
+    let text = error.to_string();
+    let mistake = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    mistake.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 /// Runs one of the subcommands. Never fails: an error is only logged, and the exit code is 0.
 pub(super) fn run(args: Args) -> Exit {
