@@ -8,7 +8,7 @@ use chrono::DateTime;
 use clap::Subcommand;
 
 use super::ask;
-use super::output::{Exit, deliver};
+use super::output::{Exit, deliver, say};
 use super::settings::Overrides;
 use super::values;
 use crate::clock::{Clock as _, SystemClock};
@@ -101,12 +101,28 @@ struct Expiry(Option<Seconds>);
 
 fn expiry(text: &str) -> Result<Expiry, String> {
     match text.trim().to_ascii_lowercase().as_str() {
-        "never" | "0" => Ok(Expiry(None)),
+        "never" => Ok(Expiry(None)),
         text => match values::duration(text) {
             Ok(life) if life >= Seconds::new(1.0) => Ok(Expiry(Some(life))),
             _ => Err("give a duration like 8h, 30d or 1d12h, or `never`".into()),
         },
     }
+}
+
+/// Returns the id of one of wattune's own tokens: 32 hexadecimal digits, in lower case.
+///
+/// # Errors
+/// If the text is no such id. The list would take it, but revoke no token.
+fn own_id(text: &str) -> anyhow::Result<String> {
+    let id = text.trim().to_ascii_lowercase();
+    if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let shown: String = text.chars().take(80).collect();
+        bail!(
+            "{shown:?} is no id of a token: an id has 32 digits from 0 to 9 and a to f, as `wattune token inspect` shows it; \
+             to revoke a token that another program issued, give the token itself"
+        );
+    }
+    Ok(id)
 }
 
 fn user_name(text: &str) -> Result<String, String> {
@@ -130,7 +146,7 @@ fn issue(args: IssueArgs) -> anyhow::Result<Exit> {
     let token = keys.issue(&Claims { sub: args.user, scopes: args.scope, exp })?;
     deliver(format!("{token}\n").as_bytes(), None)?;
     if let Some(id) = keys.examine(&token)?.id {
-        say(&format!("the token's id is {id}; `wattune token revoke --id {id}` revokes the token"));
+        say("token", &format!("the token's id is {id}; `wattune token revoke --id {id}` revokes the token"));
     }
     Ok(Exit::Done)
 }
@@ -148,7 +164,7 @@ fn given(token: &str) -> anyhow::Result<String> {
 fn revoke(args: RevokeArgs) -> anyhow::Result<Exit> {
     let keys = args.keys.load()?;
     let id = match (args.id, args.token) {
-        (Some(id), _) => id,
+        (Some(id), _) => own_id(&id)?,
         (None, Some(token)) => {
             let found = keys.examine(given(&token)?.trim()).context("no key of this daemon has signed the token")?;
             let key = found.key.display();
@@ -161,12 +177,6 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<Exit> {
     let lists: Vec<String> = keys.revoke(&id)?.into_iter().map(|list| list.display().to_string()).collect();
     deliver(format!("revoked  {id}\nlist     {}\n", lists.join(", ")).as_bytes(), None)?;
     Ok(Exit::Done)
-}
-
-/// Prints a message on standard error.
-#[expect(clippy::print_stderr, reason = "standard output is for the token alone")]
-fn say(message: &str) {
-    eprintln!("wattune token: {message}");
 }
 
 fn inspect(args: InspectArgs) -> anyhow::Result<Exit> {
@@ -224,13 +234,24 @@ mod tests {
     }
 
     #[test]
+    fn ids_have_32_hexadecimal_digits() {
+        let id = "00112233445566778899aabbccddeeff";
+        for text in [id, "00112233445566778899AABBCCDDEEFF", " 00112233445566778899aabbccddeeff\n"] {
+            assert_eq!(own_id(text).expect(text), id);
+        }
+        for wrong in ["", "a b", &id[1..], &format!("{id}0"), "0011223344556677-8899aabbccddeef", &"é".repeat(16)] {
+            let why = own_id(wrong).expect_err(wrong).to_string();
+            assert!(why.contains("is no id of a token") && why.contains("32 digits"), "{why}");
+        }
+    }
+
+    #[test]
     fn expiries_are_durations_or_never() {
-        for (text, life) in
-            [("never", None), (" Never ", None), ("0", None), ("30d", Some(2_592_000.0)), ("1h", Some(3600.0))]
-        {
+        for (text, life) in [("never", None), (" Never ", None), ("30d", Some(2_592_000.0)), ("1h", Some(3600.0))] {
             assert_eq!(expiry(text), Ok(Expiry(life.map(Seconds::new))), "{text}");
         }
-        for wrong in ["", "soon", "0s", "-1h", "0.5"] {
+        // Zero is no word for a token that does not expire: it stands for a duration that is over at once.
+        for wrong in ["", "soon", "0", "0s", "0d", "-1h", "0.5"] {
             assert!(expiry(wrong).is_err_and(|why| why.contains("`never`")), "{wrong}");
         }
     }
