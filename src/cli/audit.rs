@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ask::DaemonFlags;
 use super::daemon::{Daemon, Failure};
-use super::output::deliver;
+use super::output::{deliver, say, to_json};
 use super::values;
 use crate::clock::{Clock as _, SystemClock};
 use crate::reports::{AuditEntry, audit_csv, audit_table};
@@ -107,12 +107,12 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let next_after = found.next_after;
     let text = match args.format {
         Format::Table => audit_table(&found.records).into_bytes(),
-        Format::Json => serde_json::to_string_pretty(&found)?.into_bytes(),
+        Format::Json => to_json(&found)?,
         Format::Csv => audit_csv(found.records)?,
     };
     deliver(&text, None)?;
     if let Some(last) = next_after {
-        say(&format!("there are more records; --after {last} shows the next ones, --limit more at once"));
+        say("audit", &format!("there are more records; --after {last} shows the next ones, --limit more at once"));
     }
     Ok(())
 }
@@ -130,12 +130,6 @@ async fn page(daemon: &Daemon, parameters: &[(&str, String)]) -> anyhow::Result<
         Failure::NoAnswer(why) => anyhow!("{why}; is `wattune serve` running, and does it listen there?"),
     })?;
     serde_json::from_value(answer.0).context("the daemon's audit log cannot be read; is it of another version?")
-}
-
-/// Prints a message on standard error.
-#[expect(clippy::print_stderr, reason = "standard output is for the records alone")]
-fn say(message: &str) {
-    eprintln!("wattune audit: {message}");
 }
 
 #[cfg(test)]

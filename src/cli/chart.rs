@@ -3,6 +3,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
+use super::values::time_of;
+
 const ROWS: usize = 8;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -88,10 +90,9 @@ impl Chart {
 /// Returns the time-weighted mean forecast of the time from `start` on; `None` without values.
 fn mean(forecast: &Value, start: DateTime<Utc>, length: TimeDelta) -> Option<f64> {
     let end = start + length;
-    let time = |value: &Value| Some(DateTime::parse_from_rfc3339(value.as_str()?).ok()?.to_utc());
     let (mut sum, mut seconds) = (0.0, 0.0);
     for slot in forecast.as_array().into_iter().flatten() {
-        let (Some(from), Some(to)) = (time(&slot["start"]), time(&slot["end"])) else { continue };
+        let (Some(from), Some(to)) = (time_of(&slot["start"]), time_of(&slot["end"])) else { continue };
         let shared = (to.min(end) - from.max(start)).as_seconds_f64();
         if let Some(value) = slot["intensity_g_per_kwh"].as_f64().filter(|_| shared > 0.0) {
             sum += value * shared;

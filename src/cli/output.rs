@@ -38,11 +38,31 @@ impl Format {
     /// Prints a result as JSON, or as the text that `table` renders for people.
     pub(super) fn print(self, result: &impl Serialize, table: impl FnOnce() -> String) -> anyhow::Result<()> {
         let text = match self {
-            Self::Json => serde_json::to_string_pretty(result)? + "\n",
-            Self::Table => table(),
+            Self::Json => to_json(result)?,
+            Self::Table => table().into_bytes(),
         };
-        deliver(text.as_bytes(), None)
+        deliver(&text, None)
     }
+}
+
+/// Renders a result as JSON that people can read, too.
+pub(super) fn to_json(result: &impl Serialize) -> anyhow::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(result)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Renders rows as CSV, under a line with the names of their fields.
+pub(super) fn to_csv<R: Serialize>(rows: impl IntoIterator<Item = R>) -> anyhow::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    rows.into_iter().try_for_each(|row| writer.serialize(row))?;
+    Ok(writer.into_inner()?)
+}
+
+/// Prints a message of a command on standard error, because standard output is for the command's result alone.
+pub(super) fn say(command: &str, message: &str) {
+    // If nobody reads it, the result counts nevertheless.
+    let _ = writeln!(std::io::stderr(), "wattune {command}: {message}");
 }
 
 /// Checks, before any work is done, that the output file, which `flag` names, can be written. Leaves an existing file unchanged.

@@ -1,8 +1,9 @@
-//! Parsers for argument values that several commands share.
+//! Parsers for argument values, and for times in JSON, that several commands share.
 
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use serde_json::Value;
 use wattune_core::units::Seconds;
 
 /// The issue times to assume for the values of a forecast file that does not state them.
@@ -52,6 +53,11 @@ fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
 pub(super) fn zoned_time(text: &str) -> Result<DateTime<Utc>, String> {
     text.parse()
         .map_err(|_| "give a time with its zone, such as 2026-11-26T18:00:00Z or 2026-11-26T19:00:00+01:00".into())
+}
+
+/// Parses a time in the daemon's JSON; `None` if the value is not a time.
+pub(super) fn time_of(value: &Value) -> Option<DateTime<Utc>> {
+    value.as_str()?.parse().ok()
 }
 
 /// Replaces the fields' names in an API error by the flags that set the fields: the name at the beginning, and names in

@@ -41,7 +41,9 @@ pub enum ControlError {
         why: String,
     },
     /// The journal of original limits cannot be written, so no limit may be set. Nothing was changed.
-    #[error("power limits cannot be changed: {0}; the original limit could not be restored")]
+    #[error(
+        "power limits cannot be changed: {0}; nothing was set, since the original limit could not be restored later"
+    )]
     Journal(String),
     /// The database failed; nothing was changed.
     #[error("the ledger cannot be read or written now: {0}")]
@@ -74,5 +76,19 @@ pub(super) fn in_full(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_cannot_be_journalled_is_not_set() {
+        let text = ControlError::Journal("cannot write the restore journal /x: no space".into()).to_string();
+        assert!(
+            text.contains("/x: no space; nothing was set, since the original limit could not be restored later"),
+            "{text}"
+        );
     }
 }

@@ -21,9 +21,9 @@ use crate::discovery::Scout;
 use crate::gpu::GpuDevice;
 use crate::gpu::handle::{GpuHandle, Sampling};
 use crate::gpu::journal::{self, Journal};
-use crate::gpu::restore::restore_all;
+use crate::gpu::restore::{Restored, restore_all};
 use crate::providers::{CarbonSettings, FeedState};
-use crate::store::{Store, StoredJob};
+use crate::store::{RecoveredState, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId};
 use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
@@ -141,6 +141,67 @@ async fn read_caps(
     Ok((store, caps))
 }
 
+/// Raises the GPUs' energy counters in the journal to those of the stored checkpoints. A counter that is lower later
+/// shows that the driver was reloaded since the checkpoint, and that the GPU has its default limit.
+async fn update_counters(store: &Store, journal: &mut Journal) {
+    for point in store.checkpoints().await.unwrap_or_default() {
+        if let Ok(gpu) = GpuId::new(point.device.to_string()) {
+            journal.update_counter(&gpu, point.counter);
+        }
+    }
+}
+
+/// Restores all original limits unless the node is `capped`, and waits until the GPUs have responded. Returns the
+/// journal and the outcome for each GPU.
+///
+/// Under a cap, the ticks first lower GPUs and then restore the original limits that fit. The journal keeps the limits
+/// that cannot be restored now, and every tick tries again.
+async fn restore_limits(
+    mut journal: Journal,
+    handles: Vec<GpuHandle>,
+    settings: &Settings,
+    capped: bool,
+    state_dir: &Path,
+) -> Result<(Journal, Vec<(GpuId, Restored)>), StartError> {
+    let (restore_timeout, patience) = (settings.restore_timeout(), settings.call_timeout_s);
+    let restored = tokio::task::spawn_blocking(move || {
+        let restored = if capped { Vec::new() } else { restore_all(&mut journal, &handles, restore_timeout) };
+        await_answers(&handles, patience);
+        (journal, restored)
+    });
+    match restored.await {
+        Ok(done) => Ok(done),
+        // If the closure panicked, the journal file still records what is to be restored.
+        Err(_) => Ok((Journal::open(state_dir, journal::boot_id())?, Vec::new())),
+    }
+}
+
+/// Reads the state that the last daemon left for the accounting.
+async fn read_backlog(
+    store: &Store,
+    gpus: &Gpus,
+    open_jobs: &[StoredJob],
+    clock: &dyn Clock,
+) -> Result<Backlog, StoreError> {
+    // The earlier daemon's open intervals are recovered first, because everything below reads the ledger with them.
+    let RecoveredState { last_seen, known_until } = store.recover_open_intervals().await?;
+    let recovered = store.checkpoints().await?;
+    let ended_occupancy = ended_since(store, &recovered).await?;
+    let last_report =
+        |job: &StoredJob| job.progress.last.map_or(job.registered_at, |last| last.received.max(job.registered_at));
+    let last_reports = open_jobs.iter().map(|job| (job.id.clone(), last_report(job))).collect();
+    let mut recorded_until = BTreeMap::new();
+    for gpu in gpus.iter().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
+        let device = DeviceId::from(gpu.id());
+        let known = known_until.get(&device).copied();
+        if let Some(until) = store.recorded_until(&device).await?.max(known) {
+            recorded_until.insert(device, until);
+        }
+    }
+    let away = last_seen.map(|last_seen| Downtime::until_now(last_seen, clock));
+    Ok(Backlog { recovered, recorded_until, last_reports, ended_occupancy, away, ..Backlog::default() })
+}
+
 impl Controller {
     /// Starts a controller: restores the original limits that an earlier daemon left changed, and continues that
     /// daemon's jobs and ledger.
@@ -150,60 +211,22 @@ impl Controller {
     pub async fn start(mut parts: Parts<'_>) -> Result<Self, StartError> {
         let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
         let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
-        let (restoring, settings) = (handles.clone(), parts.settings.clone());
         let now = parts.clock.utc();
         let caps = read_caps(parts.state_dir, parts.cap, now, &mut parts.problems).await;
         if let Ok((store, _)) = &caps {
-            // An energy counter below its stored checkpoint shows that the driver was reloaded since the checkpoint,
-            // and that the GPU has its default limit.
-            for point in store.checkpoints().await.unwrap_or_default() {
-                if let Ok(gpu) = GpuId::new(point.device.to_string()) {
-                    journal.update_counter(&gpu, point.counter);
-                }
-            }
+            update_counters(store, &mut journal).await;
         }
-        // Under a cap, the ticks first lower GPUs and then restore the original limits that fit. Without a cap, all
-        // original limits are restored here, before any other step that could fail. The journal keeps the limits that
-        // cannot be restored now, and every tick tries again.
         let capped =
-            !settings.observe && caps.as_ref().is_ok_and(|(_, caps)| !caps.schedule(Watts::ZERO, now).is_empty());
+            !parts.settings.observe && caps.as_ref().is_ok_and(|(_, cap)| !cap.schedule(Watts::ZERO, now).is_empty());
         let left: Vec<_> = journal.entries().map(|(id, entry)| (id.clone(), entry.written.last().copied())).collect();
-        let restored = tokio::task::spawn_blocking(move || {
-            let restored = match capped {
-                true => Vec::new(),
-                false => restore_all(&mut journal, &restoring, settings.restore_timeout()),
-            };
-            await_answers(&restoring, settings.call_timeout_s);
-            (journal, restored)
-        })
-        .await;
-        // If the closure panicked, the journal file still records what is to be restored.
-        let (journal, restored) = match restored {
-            Ok(done) => done,
-            Err(_) => (Journal::open(parts.state_dir, journal::boot_id())?, Vec::new()),
-        };
+        // The limits are restored before any other step that could fail.
+        let (journal, restored) =
+            restore_limits(journal, handles.clone(), &parts.settings, capped, parts.state_dir).await?;
         let (store, cap) = caps?;
         let (open_jobs, unreadable) = store.open_jobs().await?;
         parts.problems.extend(unreadable);
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
-        // The earlier daemon's open intervals are recovered first, because everything below reads the ledger with them.
-        let recovered_intervals = store.recover_open_intervals().await?;
-        let recovered = store.checkpoints().await?;
-        let ended_occupancy = ended_since(&store, &recovered).await?;
-        let heard =
-            |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
-        let last_reports = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
-        let mut recorded_until = BTreeMap::new();
-        for gpu in gpus.iter().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
-            let device = DeviceId::from(gpu.id());
-            if let Some(until) =
-                store.recorded_until(&device).await?.max(recovered_intervals.known_until.get(&device).copied())
-            {
-                recorded_until.insert(device, until);
-            }
-        }
-        let away = recovered_intervals.last_seen.map(|last_seen| Downtime::until_now(last_seen, &*parts.clock));
-        let backlog = Backlog { recovered, recorded_until, last_reports, ended_occupancy, away, ..Backlog::default() };
+        let backlog = read_backlog(&store, &gpus, &open_jobs, &*parts.clock).await?;
         let fallback = parts.carbon.fallback_g_per_kwh;
         let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());
         let mut controller = Self {
@@ -222,32 +245,43 @@ impl Controller {
         };
         controller.record_restored(&restored, &left);
         controller.accounting.open_ledger(&controller.store, now).await?;
-        for stored in ended_lately(&controller.store, now).await? {
-            if let Some(outcome) = controller.snapshot().outcome(&stored.id).await? {
-                controller.savings.add_outcome(&outcome);
-            }
-        }
+        controller.add_outcomes(now).await?;
         controller.gpus.observe();
-        for job in open_jobs {
-            let id = &job.id;
-            match controller.snapshot().make_job(&job).await {
-                Ok(job) => {
-                    tracing::info!(job.id = %id, "job {id} ({}) resumed after a restart; waiting for its next report", job.spec.name);
-                    let controlled = if job.controls() { job.spec.gpus.clone() } else { Vec::new() };
-                    if job.is_absent() {
-                        controller.jobs.add(job);
-                        continue;
-                    }
-                    controller.admit(job).await;
-                    controlled.iter().for_each(|gpu| controller.gpus.respect_external_limit(gpu));
-                }
-                Err(error) => tracing::error!(job.id = %id, "job {id} not resumed after a restart: {error}"),
-            }
-        }
+        controller.continue_jobs(open_jobs).await;
         controller.accounting.recount_jobs(&mut node!(controller)).await;
         for problem in controller.cap.problems(&controller.snapshot().demand()) {
             tracing::warn!("{problem}");
         }
         Ok(controller)
+    }
+
+    /// Adds the outcomes of the jobs that ended lately to the savings.
+    async fn add_outcomes(&mut self, now: DateTime<Utc>) -> Result<(), StoreError> {
+        for stored in ended_lately(&self.store, now).await? {
+            if let Some(outcome) = self.snapshot().outcome(&stored.id).await? {
+                self.savings.add_outcome(&outcome);
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues the jobs that were open under the last daemon.
+    async fn continue_jobs(&mut self, open_jobs: Vec<StoredJob>) {
+        for job in open_jobs {
+            let id = &job.id;
+            match self.snapshot().make_job(&job).await {
+                Ok(job) => {
+                    tracing::info!(job.id = %id, "job {id} ({}) resumed after a restart; waiting for its next report", job.spec.name);
+                    let controlled = if job.controls() { job.spec.gpus.clone() } else { Vec::new() };
+                    if job.is_absent() {
+                        self.jobs.add(job);
+                        continue;
+                    }
+                    self.admit(job).await;
+                    controlled.iter().for_each(|gpu| self.gpus.respect_external_limit(gpu));
+                }
+                Err(error) => tracing::error!(job.id = %id, "job {id} not resumed after a restart: {error}"),
+            }
+        }
     }
 }

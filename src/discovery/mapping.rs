@@ -40,6 +40,10 @@ impl MappingWriter {
         Self { folder, written: BTreeMap::new() }
     }
 
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Writes the ids of the jobs on each GPU, by index. A GPU without jobs has no file.
     pub(super) fn write(&mut self, jobs: &BTreeMap<u32, Vec<String>>) -> io::Result<()> {
         for (index, ids) in jobs {

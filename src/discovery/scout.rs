@@ -51,6 +51,8 @@ struct Shared {
     seen: Arc<Sightings>,
     /// The ids of the jobs on each GPU, by index, for the job-mapping folder.
     mapping: BTreeMap<u32, Vec<String>>,
+    /// The reason why the job-mapping folder cannot be written, with its path.
+    mapping_fault: Option<String>,
 }
 
 /// The daemon's handle for identifying processes on a thread of its own. When the handle is dropped, the thread removes
@@ -105,6 +107,11 @@ impl Scout {
         self.writes_mapping
     }
 
+    /// Returns the path of the job-mapping folder and why it cannot be written; `None` if it can.
+    pub fn mapping_fault(&self) -> Option<String> {
+        lock(&self.shared).mapping_fault.clone()
+    }
+
     /// Sets the ids of the jobs on each GPU, by index, for the job-mapping folder.
     pub fn set_mapping(&self, mapping: BTreeMap<u32, Vec<String>>) {
         lock(&self.shared).mapping = mapping;
@@ -150,8 +157,10 @@ impl Examiner {
             (shared.wanted.clone(), shared.mapping.clone())
         };
         if let Some(writer) = &mut self.writer {
-            let written = writer.write(&mapping).map_err(|error| error.to_string());
-            self.tell("job-mapping folder", written.err());
+            let written = writer.write(&mapping);
+            let fault = written.err().map(|error| format!("{}: {error}", writer.folder().display()));
+            lock(shared).mapping_fault.clone_from(&fault);
+            self.tell("job-mapping folder", fault);
         }
         let pods = if wanted.is_empty() { Vec::new() } else { self.pods() };
         self.witnesses.retain(|pid, _| wanted.iter().any(|candidate| candidate.pid == *pid));
@@ -231,4 +240,28 @@ fn pod_of(gpu: &GpuId, pods: &[Assigned]) -> Option<Pod> {
     let mut found = pods.iter().filter(|assigned| assigned.device == gpu.as_str()).map(|assigned| &assigned.pod);
     let first = found.next()?;
     found.all(|other| (&other.namespace, &other.name) == (&first.namespace, &first.name)).then(|| first.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_folder_is_named_while_it_cannot_be_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let folder = dir.path().join("mapping");
+        std::fs::write(&folder, "in the way").expect("written");
+        let settings =
+            Settings { job_mapping_dir: Some(folder.clone()), write_job_mapping: true, ..Settings::default() };
+        let mut examiner = Examiner::new(settings, "/proc".into());
+        let shared = Mutex::new(Shared::default());
+        lock(&shared).mapping = BTreeMap::from([(0, vec!["7".to_owned()])]);
+        examiner.examine(&shared);
+        let fault = lock(&shared).mapping_fault.clone().expect("a file is in the way");
+        assert!(fault.starts_with(&format!("{}: ", folder.display())), "{fault}");
+        std::fs::remove_file(&folder).expect("removed");
+        examiner.examine(&shared);
+        assert_eq!(lock(&shared).mapping_fault, None);
+        assert_eq!(std::fs::read_to_string(folder.join("0")).expect("written"), "7\n");
+    }
 }

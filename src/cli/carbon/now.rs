@@ -8,6 +8,7 @@ use crate::cli::ask::DaemonAddress;
 use crate::cli::chart::Chart;
 use crate::cli::output::{Exit, Format};
 use crate::cli::settings::Overrides;
+use crate::cli::values::time_of;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller::{describe_feed, price_view};
@@ -47,7 +48,7 @@ struct Shown {
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     let jump_factor = args.overrides.jump_factor(&settings);
-    let shown = if args.direct || args.overrides.other_signal() {
+    let mut shown = if args.direct || args.overrides.other_signal() {
         ask_sources(&settings, jump_factor).await?
     } else {
         match ask_daemon(&settings).await {
@@ -57,6 +58,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             Err(_) => ask_sources(&settings, jump_factor).await?,
         }
     };
+    if shown.advice.is_none() {
+        shown.advice = args.overrides.doubt_zone(&settings, &shown.carbon["source"]);
+    }
     args.format.print(&shown, || page(&shown))?;
     let known = shown.carbon["intensity_g_per_kwh"].is_number();
     Ok(if known { Exit::Done } else { Exit::Failed })
@@ -66,10 +70,9 @@ async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
     let address = DaemonAddress::of(settings);
     let get = async |path| anyhow::Ok(serde_json::from_str::<Value>(&address.get(path).await?)?);
     let status = get("/v1/status").await?;
-    let now = status["now"].as_str().and_then(|t| DateTime::parse_from_rfc3339(t).ok());
     Ok(Shown {
         asked: "daemon",
-        now: now.map_or_else(|| SystemClock::start().utc(), |t| t.to_utc()),
+        now: time_of(&status["now"]).unwrap_or_else(|| SystemClock::start().utc()),
         carbon: status["carbon"].clone(),
         forecast: get("/v1/carbon/forecast").await?,
         price: get("/v1/price").await?,
@@ -116,8 +119,7 @@ fn text(value: &Value) -> &str {
 }
 
 fn clock(value: &Value) -> String {
-    let time = value.as_str().and_then(|t| DateTime::parse_from_rfc3339(t).ok());
-    time.map_or_else(|| "–".to_owned(), |t| t.to_utc().format("%m-%d %H:%MZ").to_string())
+    time_of(value).map_or_else(|| "–".to_owned(), |t| t.format("%m-%d %H:%MZ").to_string())
 }
 
 fn page(shown: &Shown) -> String {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 
 use self::ledger::{LedgerArgs, Time, wrong};
-use super::output::{Exit, check_writable, deliver};
+use super::output::{Exit, check_writable, deliver, to_json};
 use super::values::{one_of, within};
 use crate::reports::{self, RESTATED_BY_PCT, ReportView, functional_unit};
 use wattune_core::ledger::report::{Grouping, ReportRequest};
@@ -112,11 +112,7 @@ async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let view = ReportView::of(&store.report(request).await?);
     let bytes = match args.format {
         Format::Table => reports::table(&view).into_bytes(),
-        Format::Json => {
-            let mut text = serde_json::to_vec_pretty(&view)?;
-            text.push(b'\n');
-            text
-        }
+        Format::Json => to_json(&view)?,
         Format::Csv => reports::csv(&view)?,
         Format::Markdown => reports::markdown(&view).into_bytes(),
         Format::Html => reports::html(&view).into_bytes(),

@@ -47,9 +47,13 @@ impl Cap {
         let (lowest, sum): (Watts, Watts) = (lowest(&requests), requests.iter().map(|s| s.in_force.watts()).sum());
         let strictest = Slot::new(now.utc, now.utc + TimeDelta::days(8)).and_then(|week| schedule.over(&week));
         if let Some(cap) = strictest.filter(|cap| *cap < lowest) {
+            let falls = match schedule.cap_at(now.utc) == Some(cap) {
+                true => format!("is {cap}"),
+                false => format!("goes down to {cap} within the next days"),
+            };
             problems.push(format!(
-                "the node's cap goes down to {cap} within the next days, but even the GPUs' lowest limits add up to {lowest}; raise \
-                 the cap, or remove GPUs"
+                "the node's cap {falls}, but even the GPUs' lowest limits add up to {lowest}; raise the cap, or remove \
+                 GPUs"
             ));
         }
         let events = self.fixed.iter().chain(self.events.values());

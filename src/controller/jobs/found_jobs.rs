@@ -103,6 +103,12 @@ impl FoundJobs {
         }
     }
 
+    /// Returns what keeps the job-mapping folder from being written, in one sentence; `None` if nothing does.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let fault = self.scout.as_ref()?.mapping_fault()?;
+        Some(format!("the job-mapping folder cannot be written: {fault}"))
+    }
+
     /// Adds a found job that begins or that continues after a restart of the daemon. Ignores other jobs.
     pub(super) fn note(&mut self, job: &Job) {
         let Some(Processes::Found(processes)) = &job.spec.processes else { return };

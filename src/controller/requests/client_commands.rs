@@ -87,7 +87,7 @@ pub enum WriteRefused {
     #[error("it is unknown whether the setting was written")]
     Unfinished,
     /// The journal cannot be written, so nothing was changed.
-    #[error("nothing is changed: {0}; the original setting could not be restored")]
+    #[error("nothing is changed: {0}; the original setting could not be restored later")]
     Journal(String),
 }
 

@@ -62,6 +62,7 @@ impl Snapshot<'_> {
         problems.extend(self.cap.problems(&self.demand()));
         problems.extend(self.accounting.cpu_problems());
         problems.extend(self.planner.problems(self.now));
+        problems.extend(self.jobs.found_jobs().problem());
         let mut gpus: Vec<&Gpu> = self.gpus.iter().collect();
         gpus.sort_by_key(|g| g.handle.identity().index);
         for gpu in gpus {
