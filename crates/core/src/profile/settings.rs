@@ -7,6 +7,10 @@ use crate::units::{Seconds, Short, Watts};
 
 /// Upper bound of `step_w`, above any GPU's range of limits; catches steps given in milliwatts.
 const MOST_STEP: Watts = Watts::new(1000.0);
+/// Upper bounds of `settle_s`, `max_window_s` and `drift_s`, far above useful values; they catch times in milliseconds.
+const MOST_SETTLING: Seconds = Seconds::new(300.0);
+const MOST_WINDOW: Seconds = Seconds::new(86_400.0);
+const MOST_DRIFT: Seconds = Seconds::new(3600.0);
 
 /// Settings of the just-in-time profiler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,13 +22,13 @@ pub struct Settings {
     pub lowest_w: Option<Watts>,
     /// Step between the locked clocks that a sweep measures if the power limit has no effect on the job.
     pub clock_step_mhz: u32,
-    /// Time after a change of the power limit or clock during which nothing is measured.
+    /// Time after a change of the power limit or clock during which nothing is measured, at most 300 s.
     pub settle_s: Seconds,
     /// Minimum duration of a measurement.
     pub window_s: Seconds,
     /// Target relative standard error of the throughput measured at one setting.
     pub standard_error: f64,
-    /// Maximum duration of a measurement, which then ends even if its standard error is above the target.
+    /// Maximum duration of a measurement, at most a day; it then ends even if its standard error is above the target.
     pub max_window_s: Seconds,
     /// Target relative standard error of the throughput at the maximum usable limit, reached by re-measurement, because
     /// this error adds to every slowdown. (Target of re-measurements at other limits: a third of `standard_error`.)
@@ -33,7 +37,7 @@ pub struct Settings {
     pub visit_share: f64,
     /// Relative deviation of throughput or power from the profile that counts as drift.
     pub drift: f64,
-    /// Duration of drift before the job is profiled again.
+    /// Duration of drift before the job is profiled again, at most an hour.
     pub drift_s: Seconds,
 }
 
@@ -67,6 +71,16 @@ impl Settings {
             }
             Err(format!("{key} = {value} must be more than 0 and less than {most}; it is relative: 0.05 is 5 %"))
         };
+        let at_most = |key: &str, value: Seconds, most: Seconds, usual: f64| {
+            if value <= most {
+                return Ok(());
+            }
+            let (given, most, meant) = (Short(value.get()), most.get(), Short(value.get() / 1000.0));
+            Err(format!(
+                "{key} = {given} must be at most {most} seconds; {given} milliseconds are {meant} seconds; {usual} is \
+                 usual"
+            ))
+        };
         if self.step_w < Watts::new(1.0) {
             return Err(format!("step_w = {} must be at least 1 W; 25 is usual", self.step_w.get()));
         }
@@ -97,16 +111,47 @@ impl Settings {
         if self.settle_s < Seconds::ZERO {
             return Err(format!("settle_s = {} must not be negative", self.settle_s.get()));
         }
+        at_most("settle_s", self.settle_s, MOST_SETTLING, 2.0)?;
         if self.max_window_s < self.window_s {
             return Err(format!("max_window_s = {} must not be below window_s", self.max_window_s.get()));
         }
+        at_most("max_window_s", self.max_window_s, MOST_WINDOW, 600.0)?;
         relative("standard_error", self.standard_error, 0.2)?;
         relative("reference_standard_error", self.reference_standard_error, 0.2)?;
         relative("drift", self.drift, 1.0)?;
         positive("drift_s", self.drift_s.get())?;
+        at_most("drift_s", self.drift_s, MOST_DRIFT, 60.0)?;
         if !(0.0..=0.5).contains(&self.visit_share) {
             return Err(format!("visit_share = {} must be from 0 to 0.5", self.visit_share));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_milliseconds_are_refused() {
+        let usual = Settings::default;
+        for (settings, expected) in [
+            (
+                Settings { settle_s: Seconds::new(2000.0), ..usual() },
+                "settle_s = 2000 must be at most 300 seconds; 2000 milliseconds are 2 seconds; 2 is usual",
+            ),
+            (Settings { settle_s: Seconds::new(1e9), ..usual() }, "settle_s = "),
+            (
+                Settings { max_window_s: Seconds::new(600_000.0), ..usual() },
+                "max_window_s = 600000 must be at most 86400",
+            ),
+            (Settings { drift_s: Seconds::new(60_000.0), ..usual() }, "60000 milliseconds are 60 seconds; 60 is usual"),
+        ] {
+            let why = settings.check().expect_err(expected);
+            assert!(why.contains(expected), "{why}");
+        }
+        let largest =
+            Settings { settle_s: MOST_SETTLING, max_window_s: MOST_WINDOW, drift_s: MOST_DRIFT, ..Settings::default() };
+        assert_eq!((usual().check(), largest.check()), (Ok(()), Ok(())));
     }
 }
