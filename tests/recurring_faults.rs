@@ -82,10 +82,18 @@ async fn a_training_run_that_is_registered_anew_loses_no_energy_not_even_over_re
     let mut daemon = start(state.path()).await;
     daemon.put("/v1/recurring/a", &spec()).await.expect(201);
     daemon.post("/v1/recurring/a/trials", &json!({})).await.expect(201);
+    // A second one at the same time has the same batch size.
+    daemon.post("/v1/recurring/a/trials", &json!({})).await.expect(201);
     let trial = "/v1/recurring/a/trials/1";
-    let mut recorded = 0.0;
+    let (mut recorded, mut runs) = (0.0, Vec::new());
     for epochs in 1..=3 {
         let id = daemon.register(&json!({"name": "a", "gpus": [0], "batch_size": 64})).await;
+        runs.push(id.clone());
+        if epochs > 1 {
+            // A sign of life before the new run's first progress: the trial has the time of the runs before.
+            let again = json!({"epochs": epochs - 1, "job_id": id, "metric": 0.1});
+            daemon.post(&format!("{trial}/progress"), &again).await.expect(200);
+        }
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         let report = json!({"epochs": epochs, "job_id": id, "time_s": epochs, "metric": 0.1});
         daemon.post(&format!("{trial}/progress"), &report).await.expect(200);
@@ -102,6 +110,11 @@ async fn a_training_run_that_is_registered_anew_loses_no_energy_not_even_over_re
     let view = daemon.get(trial).await.expect(200);
     let energy = view["energy_j"].as_f64().expect("known");
     assert!(recorded > 0.0 && (energy / recorded - 1.0).abs() < 1e-6, "{recorded} {view}");
+    // The energy of the first of them counts for no other trial, though this one has ended.
+    daemon.post(&format!("{trial}/end"), &json!({"outcome": "not_reached"})).await.expect(200);
+    let report = json!({"epochs": 1, "job_id": runs[0], "time_s": 1, "metric": 0.1});
+    let taken = daemon.post("/v1/recurring/a/trials/2/progress", &report).await.problem(409);
+    assert!(taken["detail"].as_str().expect("text").contains("trial 1"), "{taken}");
     let document = daemon.get("/v1/recurring/a/export").await.expect(200);
     assert_eq!(document["trials"][0]["earlier_jobs"].as_array().map(Vec::len), Some(2), "{document}");
     daemon.post("/v1/recurring/b/import", &document).await.expect(201);

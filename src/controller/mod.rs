@@ -385,7 +385,10 @@ impl Controller {
                 self.savings.add_outcome(&outcome);
                 self.write_entry(Entry::Outcome(Box::new(outcome))).await;
             }
-            Err(ControlError::Store(error)) => self.accounting.record_store_fault(&error),
+            Err(ControlError::Store(error)) => {
+                self.accounting.note_late(&stored.id);
+                self.accounting.record_store_fault(&error);
+            }
             Ok(None) | Err(_) => {}
         }
     }

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
 use wattune_core::bandit::{self, Ending, GpuSet, Job, Knob, MeteringJob, Refused, Report, Run, Terms};
 use wattune_core::domain::{Actor, JobId, JobName, Owners, ProfileKey};
+use wattune_core::units::Seconds;
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use error::RecurringError;
@@ -232,11 +233,16 @@ impl Recurring {
         Ok(on_page.map(|run| TrialView::of(&stored.job, run, None)).collect())
     }
 
-    /// Returns the batch size of a trial (first value), and the training run that reported for it last (second).
-    pub async fn metering_of(&self, name: &JobName, number: u32) -> Result<(u64, Option<JobId>), RecurringError> {
+    /// Returns the batch size of a trial (first value), the training run that reported for it last (second), and its time
+    /// so far (third).
+    pub async fn metering_of(
+        &self,
+        name: &JobName,
+        number: u32,
+    ) -> Result<(u64, Option<JobId>, Seconds), RecurringError> {
         let stored = self.outline(name, one(number)).await?;
         let run = find(&stored, number)?;
-        Ok((run.trial.batch_size, run.job.clone()))
+        Ok((run.trial.batch_size, run.job.clone(), run.time))
     }
 
     /// Processes a trial's report.

@@ -359,7 +359,7 @@ impl ReportRow {
                 let of = if known == jobs { String::new() } else { format!(", known of {known} of {jobs} jobs") };
                 format!("{} ({} to {}){of}", grams(mean), grams(low), grams(high))
             }
-            None if self.ended_jobs == 0 => format!("unknown, as none of {jobs} job(s) has ended"),
+            None if self.ended_jobs == 0 && jobs > 0 => format!("unknown, as none of {jobs} job(s) has ended"),
             None => format!("unknown of {jobs} job(s)"),
         }
     }

@@ -17,7 +17,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 pub(super) use self::connection::RecurringConnection;
 use self::outlines::Outlines;
 pub use self::trials::{FullRuns, Page, StoredRecurring};
-use self::trials::{all_runs, complete, load, name, outline, save_run};
+use self::trials::{HAD_RUN, all_runs, complete, load, name, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
 use wattune_core::bandit::Job;
@@ -103,8 +103,9 @@ impl Store {
     /// none.
     pub async fn recurring_by_run(&self, run: &JobId) -> Result<Option<StoredRecurring>, StoreError> {
         let run = run.clone();
-        let sql = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE t.job_id = ?1";
-        let of = move |db: &mut Connection| rows::optional(db, sql, [run.as_str()], |row| name(row.get(0)?));
+        let names = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE";
+        let sql = format!("{names} t.job_id = :run UNION ALL {names} {HAD_RUN} LIMIT 1");
+        let of = move |db: &mut Connection| rows::optional(db, &sql, [run.as_str()], |row| name(row.get(0)?));
         match self.short_reads.run(of).await? {
             Some(name) => self.recurring(&name).await,
             None => Ok(None),

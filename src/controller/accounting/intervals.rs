@@ -267,6 +267,11 @@ impl Accounting {
         self.backlog.late.remove(id);
     }
 
+    /// Marks an ended job whose savings are to be estimated again at a later tick.
+    pub(crate) fn note_late(&mut self, id: &JobId) {
+        self.backlog.late.insert(id.clone());
+    }
+
     /// Queues a job that has ended and could not be stored, to be stored with the backlog. Its savings are estimated after
     /// that, as with late energy.
     pub(crate) fn queue_ended(&mut self, job: StoredJob) {

@@ -1,11 +1,11 @@
 //! Time that a job has lost to lower limits, and time that its promises (deadline, maximum slowdown) allow it to lose.
 
-use super::job::Job;
+use super::job::{Group, Job};
 use wattune_core::domain::{PowerLimit, Promise, Work};
 use wattune_core::profile::steps::Setting;
 use wattune_core::profile::{Slack, reserve};
 use wattune_core::time::Now;
-use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::{Samples, SamplesPerSecond, Seconds};
 
 /// Minimum number of reports that a job must send over its life to be slowed down. With fewer reports, wattune would
 /// notice too late whether the job pauses by itself or is slow.
@@ -57,8 +57,8 @@ impl Job {
         reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), reference_duration)
     }
 
-    /// Returns the part of the job's maximum slowdown that plans leave unspent: [`Self::reserve`] and, below a temporary
-    /// cap, what the job could not make good once the cap ends and it takes less time.
+    /// Returns the part of the job's maximum slowdown that plans leave unspent: [`Self::reserve`] and, while a temporary cap
+    /// lowers the ceilings (maximum usable limits), the slack that the job would no longer have if the cap ended now.
     pub(in crate::controller) fn planned_reserve(&self) -> f64 {
         let reserve = self.reserve();
         let max_slowdown = self.spec.objective.promises().find_map(|promise| match promise {
@@ -69,8 +69,9 @@ impl Job {
     }
 
     /// Returns the time that all work takes if the node's cap is lifted now, as a fraction of the time that it takes at
-    /// the present ceilings (maximum usable limits); 1 if no cap lowers these, or if the total work is unknown. Until the
-    /// throughput at the full ceilings is measured, it counts as proportional to the limits: no limit raises it by more.
+    /// the present ceilings; 1 if no cap lowers these, or if the total work is unknown. Until the throughput at the full
+    /// ceilings is measured, it counts as proportional to what the limits exceed half of the lowest limit by. On GPUs of
+    /// all traces known here it rises by less.
     fn shortest_part(&self) -> f64 {
         let Some(reference) = self.reference().filter(|_| self.progress.has_lowered_ceilings) else { return 1.0 };
         let (duration, is_known) = self.reference_duration(reference);
@@ -79,10 +80,12 @@ impl Job {
         }
         let full: Setting = self.full_ceilings.iter().map(|limit| (*limit).into()).collect();
         let measured = self.profiler.as_ref().and_then(|profiler| profiler.evidence(&full)).map(|at| at.throughput);
-        let sum = |limit: &dyn Fn(usize) -> PowerLimit| -> Watts {
-            self.groups.iter().enumerate().map(|(i, group)| limit(i).watts() * group.gpu_count()).sum()
+        // A job is as fast as its slowest group of GPUs.
+        let of_group = |(group, full): (&Group, &PowerLimit)| {
+            let base = group.range.min.watts() * 0.5;
+            (group.range.ceiling.watts() - base) / (full.watts() - base)
         };
-        let by_limits = || sum(&|i| self.groups[i].range.ceiling) / sum(&|i| self.full_ceilings[i]);
+        let by_limits = || self.groups.iter().zip(&self.full_ceilings).map(of_group).fold(1.0, f64::min);
         let faster =
             measured.filter(|rate| *rate > SamplesPerSecond::ZERO).map_or_else(by_limits, |rate| reference / rate);
         let done = self.reference_time(reference).min(duration);

@@ -135,9 +135,8 @@ fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     }
 }
 
-/// Returns the highest power that the cap allows throughout some time of length `WORTHWHILE` that begins within
-/// `PATIENCE`, or until limits must go down for a cap, which they do `lead` before it; `None` if there is no cap
-/// throughout such a time.
+/// Returns the highest power that the cap allows for the next `lead`, in which limits go down for a lower cap, or for
+/// `WORTHWHILE` from one of its changes within `PATIENCE`; `None` if there is no cap throughout one of these times.
 fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>, lead: Seconds) -> Option<Watts> {
     let starts = schedule.boundaries(now, now + PATIENCE);
     let ahead = starts.into_iter().map(|at| (at, WORTHWHILE)).chain([(now, lead.to_delta())]);

@@ -38,7 +38,7 @@ const LEAST_SCORED_H: f64 = 24.0;
 /// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
 const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 
-/// Number of earlier parts of a job from which on no wait counts as the daemon's, since not all outages are known then.
+/// Maximum number of earlier parts of a job that are read to find its outages. For a job with more of them no wait counts.
 const MOST_PARTS: usize = 100;
 
 /// Maximum fraction of a job's samples that may be compared with a reference measured only after the job changed.

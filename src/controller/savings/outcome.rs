@@ -35,8 +35,7 @@ impl Snapshot<'_> {
         }
         let savings = self.savings_of(job, stored).await?;
         // Savings of a job whose rows per minute are gone are those from before the correction.
-        let is_corrected =
-            self.store.outdated_outcomes().await?.contains(&stored.id) && !self.store.is_rolled_up(&stored.id).await?;
+        let is_corrected = self.store.has_outdated_outcome(&stored.id).await?;
         if earlier.as_ref().is_some_and(|before| before.savings == savings) && !is_corrected {
             return Ok(None);
         }

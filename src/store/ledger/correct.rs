@@ -113,9 +113,32 @@ impl Store {
     }
 
     /// Returns the jobs whose newest outcome (the savings of an ended job) no longer counts, because a later correction
-    /// changed their energy.
+    /// changed their energy, and can be replaced, because their energy per minute is still there.
     pub async fn outdated_outcomes(&self) -> Result<BTreeSet<JobId>, StoreError> {
-        self.short_reads.run(|db| outdated_outcomes(&*db.transaction()?)).await
+        let outdated = |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let mut outdated = BTreeSet::new();
+            for (job, correction) in newest_corrections(&tx)? {
+                if is_outdated(&tx, &job, correction)? {
+                    outdated.extend(JobId::new(job).ok());
+                }
+            }
+            Ok(outdated)
+        };
+        self.short_reads.run(outdated).await
+    }
+
+    /// Returns true if [`Self::outdated_outcomes`] has this job.
+    pub async fn has_outdated_outcome(&self, job: &JobId) -> Result<bool, StoreError> {
+        let sql = "SELECT MAX(seq) FROM ledger WHERE kind = 'correction' \
+                   AND ?1 IN (json_extract(line, '$.from.job'), json_extract(line, '$.to.job'))";
+        let job = job.to_string();
+        let is_outdated = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let newest: Option<i64> = rows::one(&tx, sql, [&job], rows::first)?;
+            newest.map_or(Ok(false), |newest| is_outdated(&tx, &job, rows::unsigned(newest)?))
+        };
+        self.short_reads.run(is_outdated).await
     }
 }
 
@@ -198,17 +221,14 @@ pub(super) fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64
     Ok(found.into_iter().flatten().filter_map(|(job, seq)| Some((job?, seq))).collect())
 }
 
-fn outdated_outcomes(tx: &Connection) -> Result<BTreeSet<JobId>, StoreError> {
+/// Returns true if a job's newest outcome is older than a correction of its energy, and its energy per minute is still
+/// there.
+fn is_outdated(tx: &Connection, job: &str, correction: u64) -> Result<bool, StoreError> {
     let sql = "SELECT MAX(seq) FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
-               AND json_extract(line, '$.job') = ?1 AND kind = 'outcome'";
-    let mut outdated = BTreeSet::new();
-    for (job, correction) in newest_corrections(tx)? {
-        let outcome: Option<i64> = rows::one(tx, sql, [&job], rows::first)?;
-        if outcome.map(rows::unsigned).transpose()?.is_some_and(|outcome| outcome < correction) {
-            outdated.extend(JobId::new(job).ok());
-        }
-    }
-    Ok(outdated)
+               AND json_extract(line, '$.job') = ?1 AND kind = 'outcome' \
+               AND NOT EXISTS (SELECT 1 FROM rolled_up WHERE job_id = ?1)";
+    let outcome: Option<i64> = rows::one(tx, sql, [job], rows::first)?;
+    Ok(outcome.map(rows::unsigned).transpose()?.is_some_and(|outcome| outcome < correction))
 }
 
 /// Returns the corrections of intervals that begin in a span of full hours, oldest first.

@@ -111,6 +111,10 @@ pub(super) fn outline(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run>
     Ok((rows::all(db, &sql, [job], trial)?, runs))
 }
 
+/// Condition for the trials of which the training run `:run` was an earlier one.
+pub(super) const HAD_RUN: &str = "earlier_jobs <> '[]' AND EXISTS (SELECT 1 FROM json_each(earlier_jobs) \
+                                  WHERE json_extract(value, '$.job_id') = :run)";
+
 /// Reads all data of the trials that `full_runs` selects.
 pub(super) fn complete(db: &Connection, id: i64, job: &mut Job, full_runs: &FullRuns) -> Result<(), StoreError> {
     // Most requests are about a running trial, of which all data are there already.
@@ -128,6 +132,7 @@ pub(super) fn complete(db: &Connection, id: i64, job: &mut Job, full_runs: &Full
     }
     if let Some(run) = &full_runs.run {
         read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", params![id, run.as_str()])?;
+        read(&format!("WHERE job = ?1 AND {HAD_RUN}"), params![id, run.as_str()])?;
     }
     if let Some(Page { newest_first, after, limit }) = full_runs.page {
         let after = after.map(i64::from);

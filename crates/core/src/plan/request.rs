@@ -23,7 +23,7 @@ pub struct Progress {
     /// without such a change.
     pub excess_before: Seconds,
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
-    /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.
+    /// [`crate::profile::reserve`]), or because a temporary cap may end: 0.001 is 0.1 percentage points.
     pub reserve: f64,
     /// Expected time of the job's own pauses (evaluations, checkpoints) in its remaining work, which plans leave free
     /// before a deadline. A slowdown does not include these pauses.

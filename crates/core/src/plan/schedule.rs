@@ -85,8 +85,8 @@ pub enum Verdict {
     /// No plan keeps the deadline and the maximum slowdown or does the work within the planning horizon, so the job
     /// runs at its fastest point.
     FullSpeed {
-        /// The broken promises; empty if full speed uses up only the reserve that plans keep for the error of r(l_max)
-        /// or for the job's own pauses, or if only the horizon is too short.
+        /// The broken promises; empty if full speed uses up only the reserve that plans keep for the error of r(l_max),
+        /// for the end of a temporary cap or for the job's own pauses, or if only the horizon is too short.
         broken: Vec<Broken>,
         /// Reason why no plan does the work in time.
         why: Infeasible,

@@ -335,7 +335,7 @@ async fn metered(
         Metered::Client(report) => return Ok(TrialMessage { report, job: None }),
         Metered::Job { job, time, rest } => (job, time, rest),
     };
-    let (batch_size, last) = shared.within(shared.recurring.metering_of(name, number)).await?;
+    let (batch_size, last, time_before) = shared.within(shared.recurring.metering_of(name, number)).await?;
     let (asked, by, last) = (id.clone(), by.clone(), last.filter(|last| *last != id));
     // A trial with the energy of another user's training run would keep that run from reporting for its own trial.
     let ask = shared.ask(move |controller| {
@@ -365,7 +365,7 @@ async fn metered(
     let recorded = recorded_time(&view);
     // Without progress of the training run, its time is 0, and epochs would cost no time. A report without an epoch
     // only shows that the run lives, or ends it.
-    if time.is_none() && rest.epochs > 0 && recorded <= Seconds::ZERO {
+    if time.is_none() && rest.epochs > 0 && recorded <= Seconds::ZERO && time_before <= Seconds::ZERO {
         let why = format!(
             "is missing, and job {id} has no progress from which to take it; give the seconds since the trial began, \
              or report the job's samples (POST /v1/jobs/{id}/progress)"

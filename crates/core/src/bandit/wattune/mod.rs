@@ -49,9 +49,9 @@
 //! higher cost count as a change of the job; with a lower cost, which is less urgent, three. At a change, an unknown
 //! function of any size is added to f and g, with their prior drift and a mean slope of zero. What is known about the
 //! relative costs of batch sizes then remains as an estimate, and exploration begins again, but tries only batch sizes
-//! with a lower estimate than the best. Runs may have been stopped only because the change was not known yet: what is
-//! set aside for untried batch sizes is then available for one that was only stopped, too, once it covers twice the
-//! cost of its dearest stopped run.
+//! with a lower estimate than the best. A batch size whose runs since the change were all stopped may have been stopped
+//! only because the change was not known yet. Such a batch size may use what is set aside for untried ones, too; it
+//! runs once that covers twice the cost of its dearest stopped run.
 
 mod belief;
 mod regime;
@@ -93,6 +93,9 @@ const PUT_BY: f64 = 0.1;
 const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 /// Reduction of the prior log likelihood with each doubling of the random walk's deviation.
 const DOUBLING_PENALTY: f64 = 3.0;
+/// Factor on the cost limit (`beta`) in the first epoch of a run with a batch size that has reached the target: if its
+/// epochs cost that much more than before, the job has probably changed, which only the cost of a whole epoch shows.
+const KNOWN: f64 = 5.0;
 /// Minimum allowance for losses at which a batch size whose runs were all stopped runs again, as a multiple of the cost
 /// of the most expensive of these runs.
 const AGAIN: f64 = 2.0;
@@ -402,14 +405,12 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
 }
 
 /// Returns whether `cost`, that of a run in its first epoch, exceeds β times the expected cost of a run with the best batch
-/// size. False for a batch size that has reached the target: if its epochs cost so much more now, the job has changed,
-/// which only the cost of a whole epoch shows.
+/// size; [`KNOWN`] times that for a batch size that has reached the target.
 pub(super) fn exceeds_beta(spec: &Spec, trials: &[Trial], batch_size: u64, cost: Cost) -> bool {
-    if trials.iter().any(|trial| trial.batch_size == batch_size && trial.reached()) {
-        return false;
-    }
+    let is_known = trials.iter().any(|trial| trial.batch_size == batch_size && trial.reached());
     let best = JobBelief::new(spec, trials).and_then(|state| state.best());
-    best.zip(spec.beta).is_some_and(|(best, beta)| cost.get() > beta * best.cost)
+    let times = if is_known { KNOWN } else { 1.0 };
+    best.zip(spec.beta).is_some_and(|(best, beta)| cost.get() > times * beta * best.cost)
 }
 
 /// Returns the batch size that is best by current estimates.
@@ -428,17 +429,16 @@ pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
 
 /// Returns true if a batch size should not be tried again: its last run failed early and no run ever reached the
 /// target, or its last two runs failed early. A run failed early if the target turned out to be out of reach
-/// before `max_epochs`, or if no run ever reached it and the first epoch cost too much.
+/// before `max_epochs`, or if its first epoch cost too much.
 fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
-    let has_reached = of_arm().any(Trial::reached);
     let early = |t: &&Trial| match t.state {
         State::Ended(Outcome::NotReached) => t.epochs < spec.max_epochs,
-        State::Ended(Outcome::Stopped) => t.epochs == 0 && !has_reached,
+        State::Ended(Outcome::Stopped) => t.epochs == 0,
         _ => false,
     };
     let in_a_row = of_arm().rev().take_while(early).count();
-    in_a_row >= if has_reached { 2 } else { 1 }
+    in_a_row >= if of_arm().any(Trial::reached) { 2 } else { 1 }
 }
 
 fn spent(observation: &Observation) -> f64 {

@@ -387,7 +387,7 @@ fn the_best_batch_size_comes_back_after_all_have_become_dearer() {
 }
 
 #[test]
-fn a_known_batch_size_is_not_stopped_within_its_first_epoch() {
+fn a_known_batch_size_is_seldom_stopped_within_its_first_epoch() {
     let spec = spec(&[32, 64], 64);
     let mut trials = Vec::new();
     for batch_size in [64, 32, 64] {
@@ -395,12 +395,7 @@ fn a_known_batch_size_is_not_stopped_within_its_first_epoch() {
     }
     let dear = Cost::new(30.0);
     assert!(!super::exceeds_beta(&spec, &trials, 64, dear) && !super::exceeds_beta(&spec, &trials, 32, dear));
-    // A batch size without a result is stopped.
+    // A batch size without a result is stopped, and a known one if something else must be wrong.
     assert!(super::exceeds_beta(&spec, &trials[..1], 32, dear));
-    // Two such ends, as earlier versions recorded them, do not exclude a batch size that reached its target.
-    for _ in 0..2 {
-        trials.push(Trial { epoch_cost: None, ..trial(&trials, 64, 0, 0.0, Outcome::Stopped) });
-    }
-    assert!(!super::has_failed(&spec, &trials, 64));
-    assert!(super::has_failed(&spec, &trials[3..], 64));
+    assert!(super::exceeds_beta(&spec, &trials, 64, Cost::new(110.0)));
 }

@@ -15,7 +15,7 @@ use crate::domain::{DeviceId, DeviceKind, GpuId, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::apportion::day_of;
 use crate::ledger::entry::{Boundary, Embodied};
-use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
+use crate::units::{GramsCo2e, Joules, Millijoules, Samples, Seconds};
 
 /// A report: rows of energy and emissions, and the ledger data that they were made from.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,12 +168,16 @@ impl<'a> ReportBuilder<'a> {
         }
         let Some(unit) = self.request.unit.filter(|_| self.whole.contains(&last.id)) else { return };
         let has_holes = parts.iter().any(|part| self.has_holes(part));
+        // A part without energy may have no row, and no score.
+        let with_rows = || parts.iter().rev().filter(|part| self.rows.contains_key(&self.job_key(&part.id)));
+        // The job counts with the last part that did some work.
+        let counted = with_rows().find(|part| part.samples > Samples::ZERO).or_else(|| with_rows().next());
+        let Some(counted) = counted.map(|part| part.id.clone()) else { return };
         for part in &parts {
-            let (is_last, key) = (part.id == last.id, self.job_key(&part.id));
-            // A job without energy has no row, and no score.
+            let (is_counted, key) = (part.id == counted, self.job_key(&part.id));
             let Some(row) = self.rows.get_mut(&key) else { continue };
             for terms in [&mut row.score_terms, &mut self.total.score_terms] {
-                terms.count(part, unit, has_holes && is_last, !is_last);
+                terms.count(part, unit, has_holes && is_counted, !is_counted);
             }
         }
     }

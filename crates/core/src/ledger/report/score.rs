@@ -41,8 +41,8 @@ pub(super) fn is_within(job: &JobFacts, request: &ReportRequest) -> bool {
 }
 
 impl ScoreTerms {
-    /// Counts a job and its functional units. If a later job continues this one (`is_part`), the samples of this job
-    /// count for the later job.
+    /// Counts a job and its functional units. Of a part of a job that counts with another part (`is_part`), only the
+    /// samples count.
     pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool, is_part: bool) {
         self.with_holes += u64::from(has_holes);
         if is_part {

@@ -193,6 +193,15 @@ fn a_job_that_goes_on_with_another_is_one_job() {
     assert_eq!(report.rows[0].score.as_ref().map(|score| score.units), Ok(1.0));
     let saved = report.rows[0].saved.map(|(saved, _)| saved.mean);
     assert_eq!(saved, Some(GramsCo2e::new(3.0)), "the sum of the parts");
+    // A last part that did no work leaves the job its units.
+    let mut idle_end = jobs.clone();
+    idle_end[2].samples = Samples::ZERO;
+    for unit in [FunctionalUnit::Run, FunctionalUnit::MillionSamples] {
+        let request = ReportRequest { unit: Some(unit), ..request(Grouping::Job) };
+        let report = build(request, data(periods.clone(), idle_end.clone()));
+        let score = report.rows[0].score.as_ref().map(|score| (score.jobs, score.units > 0.0));
+        assert_eq!(score, Ok((1, true)), "{unit:?}");
+    }
     // The saving is known only if that of each part with work is known.
     for part in 0..3 {
         let mut jobs = jobs.clone();
