@@ -67,7 +67,8 @@ fn a_socket_that_a_service_gives_by_a_flag_is_needed_by_no_other_command() {
             assert!(format!("{}{}", ended.out, ended.err).contains(part), "{setting}, {command:?}: {ended:?}");
         }
         let doctor = place.run(&settings, &["doctor", "--format", "json"]);
-        assert!(findings(&doctor, "limited").contains("so a service's --socket must give it"), "{doctor:?}");
+        assert!(findings(&doctor, "limited").contains("the daemon starts only with --socket PATH"), "{doctor:?}");
+        assert!(!findings(&doctor, "good").contains("on the Unix socket only"), "{doctor:?}");
         assert!(!findings(&doctor, "broken").contains("without a socket"), "{doctor:?}");
         let serve = place.run(&settings, &["serve"]);
         assert!(serve.failed(1).contains("without a socket"), "{setting}: {}", serve.err);
@@ -119,6 +120,25 @@ fn the_doctor_finds_what_would_keep_the_daemon_from_starting() {
     broken(&place.run("", &doctor), "has migration 99");
     std::fs::remove_file(&database).expect("removed");
     place.run("", &doctor).done();
+}
+
+/// Nobody has to read the daemon's log to know that its tokens are refused.
+#[test]
+fn a_replaced_key_that_is_missing_is_reported() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let place = Place::new();
+    let (key, missing) = (place.path("key"), place.path("old"));
+    std::fs::write(&key, [7; 32]).expect("written");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("changed");
+    let settings = format!("[http]\ntoken_keys = [{:?}, {:?}]\n", text(&key), text(&missing));
+    let report = format!("{} is missing, so its tokens are refused", text(&missing));
+    let doctor = place.run(&settings, &["doctor", "--listen", "127.0.0.1:0", "--format", "json"]);
+    doctor.done();
+    assert!(findings(&doctor, "limited").contains(&report), "{doctor:?}");
+    let issued = place.run(&settings, &["token", "issue", "--user", "ada", "--expires", "1h"]);
+    issued.done();
+    assert!(issued.err.contains(&report), "{issued:?}");
 }
 
 #[test]

@@ -234,6 +234,26 @@ fn days_ahead_in_the_users_file_are_used_as_they_are() {
     assert_eq!(advice["warnings"], json!([]), "{advice:#}");
 }
 
+/// The last windows reach an hour beyond the file's end, which says nothing about the windows within it.
+#[test]
+fn windows_within_the_users_file_are_judged_by_its_values_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = chrono::DateTime::from_timestamp(now().timestamp(), 0).expect("a time");
+    let value = |hour: i64| if (8..11).contains(&hour) { 190 } else { 300 + (hour * 7919).rem_euclid(41) };
+    let row = |hour: i64| format!("{},{}\n", (start + TimeDelta::hours(hour)).to_rfc3339(), value(hour));
+    let carbon = dir.path().join("history.csv");
+    let rows: String = (-14 * 24..30).map(row).collect();
+    std::fs::write(&carbon, format!("timestamp,value\n{rows}")).expect("written");
+    let ask = |within: &str| when(&dir, &carbon, &["--duration", "3h", "--within", within, "--format", "json"]).json();
+    let (near, far) = (ask("24h"), ask("28h"));
+    assert_eq!((&far["start"], &far["basis"]), (&near["start"], &json!("source")), "{far:#}");
+    assert_eq!(far["warnings"], json!([]), "{far:#}");
+    for key in ["expected_saving_pct", "saving_low_pct", "saving_high_pct"] {
+        let (near, far) = (near[key].as_f64().expect("a number"), far[key].as_f64().expect("a number"));
+        assert!((near - far).abs() < 0.5, "{key}: {near} and {far}");
+    }
+}
+
 #[test]
 fn the_start_is_at_the_top_and_a_reader_may_leave() {
     let dir = tempfile::tempdir().expect("a directory");

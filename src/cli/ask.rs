@@ -195,3 +195,16 @@ impl DaemonAddress {
         Ok(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_address_in_the_settings_the_daemon_is_at_the_usual_socket() {
+        let mut settings = Settings::default();
+        settings.http.listen = None;
+        let address = DaemonAddress::of(&settings);
+        assert!(matches!(&address, DaemonAddress::Socket(path) if path == Path::new(USUAL_SOCKET)), "{address}");
+    }
+}

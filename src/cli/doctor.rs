@@ -70,7 +70,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.extend(mapping(&settings));
             findings.extend(signals(&settings).await);
             findings.extend(price(&settings).await);
-            findings.push(address(&settings));
+            findings.extend(address(&settings));
             findings.extend(socket_and_keys(&settings).await);
             findings
         }
@@ -431,11 +431,13 @@ async fn signal(provider: &dyn Provider) -> Finding {
     }
 }
 
-fn address(settings: &Settings) -> Finding {
+/// Checks the TCP address. Returns `None` if the settings name no address at all.
+fn address(settings: &Settings) -> Option<Finding> {
     let Some(address) = settings.http.listen else {
-        return finding("API", Verdict::Good, "on the Unix socket only");
+        let is_served = settings.http.socket.is_some();
+        return is_served.then(|| finding("API", Verdict::Good, "on the Unix socket only"));
     };
-    match std::net::TcpListener::bind(address) {
+    Some(match std::net::TcpListener::bind(address) {
         Ok(_) => finding("API", Verdict::Good, format!("{address} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             let detail =
@@ -443,16 +445,21 @@ fn address(settings: &Settings) -> Finding {
             finding("API", Verdict::Limited, detail)
         }
         Err(error) => finding("API", Verdict::Broken, format!("{address}: {error}")),
-    }
+    })
 }
 
 /// Checks the socket with its owner and group, the keys of tokens, and the certificate, as a starting daemon does.
 async fn socket_and_keys(settings: &Settings) -> Vec<Finding> {
     let what = "API";
     let mut findings = Vec::new();
-    if let Err(why) = settings.http.check_reachable() {
-        let detail = format!("no socket in these settings, so a service's --socket must give it: http.{why}");
+    if settings.http.check_reachable().is_err() {
+        let detail =
+            "the settings name no socket; the daemon starts only with --socket PATH, as the packaged service has it";
         findings.push(finding(what, Verdict::Limited, detail));
+    }
+    // A key that cannot be used is among the obstacles.
+    if let Ok(keys) = http::TokenKeys::load(&settings.http.token_keys) {
+        findings.extend(keys.describe_missing().map(|missing| finding(what, Verdict::Limited, missing)));
     }
     let obstacles = http::Server::find_obstacles(&settings.http).await;
     if let Some(path) = settings.http.socket.as_ref().filter(|_| obstacles.is_empty()) {

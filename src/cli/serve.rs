@@ -237,7 +237,7 @@ impl Tasks {
     /// Runs the daemon until a signal stops it. Each task runs until it is stopped; if one ends earlier, the daemon ends.
     async fn run_until(mut self, stopped: impl Future<Output = ()>) -> anyhow::Result<Exit> {
         self.ready.set(true);
-        let is_told = tokio::select! {
+        let is_signalled = tokio::select! {
             () = stopped => true,
             _ = &mut self.serving => false,
             outcome = &mut self.controlling => {
@@ -247,16 +247,16 @@ impl Tasks {
                 return Ok(Exit::Failed);
             }
         };
-        if is_told {
+        if is_signalled {
             tracing::info!("stopping: restoring the GPUs' original limits");
         } else {
             tracing::error!("the API ended unexpectedly; stopping");
         }
-        self.shut_down(is_told).await
+        self.shut_down(is_signalled).await
     }
 
     /// Stops all tasks, and waits until the control loop has restored the GPUs' original limits.
-    async fn shut_down(self, is_told: bool) -> anyhow::Result<Exit> {
+    async fn shut_down(self, is_signalled: bool) -> anyhow::Result<Exit> {
         self.ready.set(false);
         self.stop_serving.cancel();
         self.stop_control.cancel();
@@ -265,7 +265,7 @@ impl Tasks {
             bail!("the shutdown exceeded {SHUTDOWN_LIMIT}; `wattune restore` restores the remaining GPUs");
         };
         let outcome = outcome.context("the control loop's supervisor died")??;
-        Ok(if is_told && outcome.died.is_none() { exit_of(&outcome.restored) } else { Exit::Failed })
+        Ok(if is_signalled && outcome.died.is_none() { exit_of(&outcome.restored) } else { Exit::Failed })
     }
 }
 

@@ -58,6 +58,15 @@ pub(super) struct ShowFlags {
     pub(super) format: Format,
 }
 
+/// How a command that queries the sources itself uses their values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValueUse {
+    /// Factor beyond which a single answer's values count as outliers.
+    pub(super) jump_factor: f64,
+    /// True if the values count unchanged: the user has named the file that they come from.
+    pub(super) as_published: bool,
+}
+
 /// The value of `--listen`: a TCP address, or `None` for "off".
 #[derive(Clone, Copy, Debug)]
 struct Listen(Option<SocketAddr>);
@@ -102,20 +111,17 @@ impl Overrides {
 
     /// Returns a warning if the flags or variables name a zone, and the values of that zone come from a file that names
     /// none. `source` is the source of the values.
-    pub(super) fn doubt_zone(&self, settings: &Settings, source: &serde_json::Value) -> Option<String> {
+    pub(super) fn describe_foreign_zone(&self, settings: &Settings, source: &serde_json::Value) -> Option<String> {
         let zone = self.zone().filter(|_| source == "file")?;
-        providers::file::doubt_zone(&settings.carbon.file, zone)
+        providers::file::describe_missing_zone(&settings.carbon.file, zone)
     }
 
-    /// Returns true if the flags or variables name a file of carbon intensities, whose values are used as they are.
-    pub(super) fn names_carbon_file(&self) -> bool {
-        self.carbon_file().is_some()
-    }
-
-    /// Returns the factor beyond which a single answer's values count as outliers. The values of a file that the user
-    /// names are used as they are: no later answer can confirm them.
-    pub(super) fn jump_factor(&self, settings: &Settings) -> f64 {
-        if self.names_carbon_file() { f64::INFINITY } else { settings.carbon.jump_factor }
+    /// Returns how the sources' values are used. Those of a file that the user names with a flag or variable are used
+    /// as they are: no later answer can confirm them.
+    pub(super) fn value_use(&self, settings: &Settings) -> ValueUse {
+        let as_published = self.carbon_file().is_some();
+        let jump_factor = if as_published { f64::INFINITY } else { settings.carbon.jump_factor };
+        ValueUse { jump_factor, as_published }
     }
 
     fn zone(&self) -> Option<&Zone> {

@@ -91,7 +91,9 @@ impl KeyArgs {
                 "there is no key: set http.token_keys, or give a file with --key (`openssl rand -base64 48 > FILE` makes one)"
             );
         }
-        Ok(TokenKeys::load(&paths)?)
+        let keys = TokenKeys::load(&paths)?;
+        keys.describe_missing().for_each(|missing| say("token", &missing));
+        Ok(keys)
     }
 }
 
@@ -109,20 +111,17 @@ fn expiry(text: &str) -> Result<Expiry, String> {
     }
 }
 
-/// Returns the id of one of wattune's own tokens: 32 hexadecimal digits, in lower case.
-///
-/// # Errors
-/// If the text is no such id. The list would take it, but revoke no token.
-fn own_id(text: &str) -> anyhow::Result<String> {
-    let id = text.trim().to_ascii_lowercase();
-    if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        let shown: String = text.chars().take(80).collect();
-        bail!(
-            "{shown:?} is no id of a token: an id has 32 digits from 0 to 9 and a to f, as `wattune token inspect` shows it; \
-             to revoke a token that another program issued, give the token itself"
-        );
-    }
-    Ok(id)
+/// Returns true if the text has the form of an id of one of wattune's own tokens: 32 hexadecimal digits.
+fn is_own_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Returns the ids that a user may mean by this one. Those of wattune's own tokens are in lower case; another program
+/// with the same key may write such ids in capitals.
+fn ids_meant_by(id: &str) -> Vec<String> {
+    let lower = id.to_ascii_lowercase();
+    let is_in_capitals = is_own_id(id) && lower != id;
+    std::iter::once(id.to_owned()).chain(is_in_capitals.then_some(lower)).collect()
 }
 
 fn user_name(text: &str) -> Result<String, String> {
@@ -163,19 +162,26 @@ fn given(token: &str) -> anyhow::Result<String> {
 
 fn revoke(args: RevokeArgs) -> anyhow::Result<Exit> {
     let keys = args.keys.load()?;
-    let id = match (args.id, args.token) {
-        (Some(id), _) => own_id(&id)?,
+    let (ids, is_foreign) = match (args.id.as_deref().map(str::trim), args.token) {
+        (Some(id), _) => (ids_meant_by(id), !is_own_id(id)),
         (None, Some(token)) => {
             let found = keys.examine(given(&token)?.trim()).context("no key of this daemon has signed the token")?;
             let key = found.key.display();
-            found.id.with_context(|| {
+            let id = found.id.with_context(|| {
                 format!("the token has no id, since another program issued it; replace its key {key} to revoke it")
-            })?
+            })?;
+            (vec![id], false)
         }
         (None, None) => bail!("give a token, `-`, or --id"),
     };
-    let lists: Vec<String> = keys.revoke(&id)?.into_iter().map(|list| list.display().to_string()).collect();
-    deliver(format!("revoked  {id}\nlist     {}\n", lists.join(", ")).as_bytes(), None)?;
+    let mut lists: Vec<String> = Vec::new();
+    for id in &ids {
+        lists = keys.revoke(id)?.into_iter().map(|list| list.display().to_string()).collect();
+    }
+    if is_foreign {
+        say("token", "no token of wattune's own has such an id; added");
+    }
+    deliver(format!("revoked  {}\nlist     {}\n", ids.join(", "), lists.join(", ")).as_bytes(), None)?;
     Ok(Exit::Done)
 }
 
@@ -234,14 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_have_32_hexadecimal_digits() {
+    fn own_ids_have_32_hexadecimal_digits_in_lower_case() {
         let id = "00112233445566778899aabbccddeeff";
-        for text in [id, "00112233445566778899AABBCCDDEEFF", " 00112233445566778899aabbccddeeff\n"] {
-            assert_eq!(own_id(text).expect(text), id);
-        }
-        for wrong in ["", "a b", &id[1..], &format!("{id}0"), "0011223344556677-8899aabbccddeef", &"é".repeat(16)] {
-            let why = own_id(wrong).expect_err(wrong).to_string();
-            assert!(why.contains("is no id of a token") && why.contains("32 digits"), "{why}");
+        let capitals = id.to_uppercase();
+        assert_eq!((is_own_id(id), ids_meant_by(id)), (true, vec![id.to_owned()]));
+        assert_eq!((is_own_id(&capitals), ids_meant_by(&capitals)), (true, vec![capitals.clone(), id.to_owned()]));
+        for other in ["", "Ada-7", &id[1..], &format!("{id}0"), "0011223344556677-8899aabbccddeef", &"é".repeat(16)] {
+            assert_eq!((is_own_id(other), ids_meant_by(other)), (false, vec![other.to_owned()]));
         }
     }
 

@@ -332,7 +332,10 @@ impl Journal {
 
     /// Checks that the state directory is the one that this process has locked. Another one may be a second daemon's,
     /// which does not see the limits of this one.
-    fn check_place(&self) -> Result<(), JournalError> {
+    ///
+    /// # Errors
+    /// If it is another one, or its lock file is gone.
+    pub fn check_place(&self) -> Result<(), JournalError> {
         if self.lock.as_ref().is_none_or(PlacedFile::is_in_place) {
             return Ok(());
         }

@@ -150,7 +150,10 @@ fn a_state_directory_that_was_replaced_is_not_written_to() {
         // A limit that is recorded already is no exception: this directory does not have it.
         for limit in [w(200), w(225)] {
             let why = note(limit).expect_err("replaced").to_string();
-            assert!(why.contains("was removed or replaced") && why.contains("state"), "{why}");
+            assert!(
+                why.contains("lock file of the state directory") && why.contains("is gone or is another one"),
+                "{why}"
+            );
         }
         assert_eq!(fs::read_dir(&state).expect("there").count(), usize::from(has_lock));
     }

@@ -81,6 +81,30 @@ impl std::fmt::Display for Restored {
     }
 }
 
+impl Restored {
+    /// Returns the outcome for a journal that is not in its place any more: no later daemon restores the rest.
+    fn without_journal(self, gpu: &GpuId) -> Self {
+        let by_hand = |why: &str, original: PowerLimit| {
+            let watts = original.watts().get();
+            format!(
+                "{why}; the journal is not in the state directory any more, so no daemon restores the limit later: set it \
+                 with nvidia-smi -i {gpu} -pl {watts}"
+            )
+        };
+        match self {
+            Self::HeldByCap { limit, original } => {
+                let why = by_hand("the node's cap allows no more", original);
+                Self::Failed { original, shown: Some(limit), why }
+            }
+            Self::Failed { original, shown, why } if !shown.is_some_and(|shown| shown.same_as(original)) => {
+                let why = by_hand(&why, original);
+                Self::Failed { original, shown, why }
+            }
+            other => other,
+        }
+    }
+}
+
 /// The longest wait for a written limit to be read back.
 const READ_BACK_TIMEOUT: Seconds = Seconds::new(1.0);
 
@@ -136,6 +160,10 @@ pub fn restore_only(
         drop(sender);
         let done = outcomes.iter().filter_map(|(gpu, outcome): (&GpuHandle, _)| Some((gpu, outcome?)));
         done.map(|(gpu, outcome)| {
+            let outcome = match journal.check_place() {
+                Ok(()) => outcome,
+                Err(_) => outcome.without_journal(&gpu.identity().id),
+            };
             record_outcome(journal, gpu, &outcome);
             (gpu.identity().id.clone(), outcome)
         })
@@ -169,12 +197,16 @@ fn record_outcome(journal: &mut Journal, gpu: &GpuHandle, outcome: &Restored) {
     }
 }
 
-/// Records that a GPU is about to get `limit`, which lies between its current and its original limit.
+/// Records that a GPU is about to get `limit`, which lies between its current and its original limit. A journal that is
+/// not in its place any more is no reason to leave the GPU below that limit.
 fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Result<(), JournalError> {
     let seen = gpu.observe();
     match (seen.reading.requested, seen.at) {
         (Some(current), Some(at)) if !current.same_as(limit) => {
-            journal.record_write(&gpu.identity().id, current, limit, seen.counter, at.utc)
+            match journal.record_write(&gpu.identity().id, current, limit, seen.counter, at.utc) {
+                Err(JournalError::Replaced(_)) => Ok(()),
+                recorded => recorded,
+            }
         }
         _ => Ok(()),
     }

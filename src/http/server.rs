@@ -90,16 +90,17 @@ impl Server {
     }
 
     /// Returns what would keep [`Self::bind`] from opening the addresses, as far as that can be seen without opening
-    /// one: the keys, the certificate, and the socket with its owner and group. Changes nothing.
+    /// one: the keys, the certificate, and the socket with its owner and group. Leaves nothing behind.
     pub async fn find_obstacles(settings: &Settings) -> Vec<BindError> {
         let keys = Access::new(settings).map(drop).map_err(BindError::Key);
         let certificate = acceptor(settings).map(drop);
-        let rights = SocketRights::of(settings).check().map_err(BindError::Socket);
+        let rights = SocketRights::of(settings);
         let socket = match &settings.socket {
-            Some(path) => socket::check(path).await.map(drop).map_err(BindError::Socket),
-            None => Ok(()),
+            Some(path) => socket::find_obstacles(path, &rights).await,
+            None => rights.check().err().into_iter().collect(),
         };
-        [keys, certificate, rights, socket].into_iter().filter_map(Result::err).collect()
+        let others = [keys, certificate].into_iter().filter_map(Result::err);
+        others.chain(socket.into_iter().map(BindError::Socket)).collect()
     }
 
     /// Moves the open addresses from the runtime in which they were opened to the present one.

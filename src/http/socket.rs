@@ -110,7 +110,8 @@ impl SocketRights {
         Self { mode: settings.socket_mode, owner, group }
     }
 
-    /// Checks that the owner and the group exist, and that this process may give a file to them.
+    /// Checks that the owner and the group exist, and that this process may give a file to them, where no socket is
+    /// configured yet.
     ///
     /// # Errors
     /// If one of them is unknown, or the process lacks the right.
@@ -119,14 +120,27 @@ impl SocketRights {
             return Ok(());
         }
         let temporary = std::env::temp_dir();
-        let io = |what| {
-            let path = temporary.clone();
-            move |why| SocketError::Io { path, what, why }
-        };
-        let private = PrivateDirectory::within(&temporary).map_err(io("create a directory in it"))?;
-        let file = private.0.join("s");
-        fs::File::create_new(&file).map_err(io("create a file in it"))?;
-        self.apply(&file, &file)
+        self.try_out(&temporary, &temporary.join("s"))
+    }
+
+    /// Creates a file with these rights in a private directory within `parent`, and removes both. `path` is the place
+    /// of the socket.
+    fn try_out(&self, parent: &Path, path: &Path) -> Result<(), SocketError> {
+        let io = |what| move |why| SocketError::Io { path: path.to_owned(), what, why };
+        let private = PrivateDirectory::within(parent).map_err(io("create a directory beside it"))?;
+        let draft = private.0.join("s");
+        fs::File::create_new(&draft).map_err(io("create a file beside it"))?;
+        self.apply(&draft, path)
+    }
+
+    /// Checks that the owner and the group exist.
+    fn check_names(&self) -> Result<(), SocketError> {
+        for (names, name) in [(GROUPS, &self.group), (USERS, &self.owner)] {
+            if let Some(name) = name {
+                number(names, name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives the file at `draft` to its owner and group. `path` is the place where it is used.
@@ -157,8 +171,18 @@ impl SocketRights {
     }
 }
 
-/// Checks that a socket can be opened at `path`, and returns its directory. Changes nothing.
-pub(super) async fn check(path: &Path) -> Result<&Path, SocketError> {
+/// Returns what would keep [`bind`] from opening a socket with these rights at `path`. Leaves nothing there.
+pub(super) async fn find_obstacles(path: &Path, rights: &SocketRights) -> Vec<SocketError> {
+    let (place, rights) = match check(path).await {
+        Ok(parent) => (None, rights.try_out(parent, path)),
+        // This process may have other rights there than the daemon that runs.
+        Err(why) => (Some(why), rights.check_names()),
+    };
+    place.into_iter().chain(rights.err()).collect()
+}
+
+/// Checks that the place at `path` is safe and free, and returns its directory. Changes nothing.
+async fn check(path: &Path) -> Result<&Path, SocketError> {
     let parent = path.parent().filter(|p| p.is_dir());
     let Some(parent) = parent else {
         return Err(SocketError::NoDirectory(path.parent().unwrap_or(path).to_owned()));
@@ -281,6 +305,28 @@ mod tests {
         assert!(refused.contains("another daemon answers"), "{refused}");
         drop(socket);
         assert!(!path.exists(), "the file goes with the socket");
+    }
+
+    async fn found(path: &Path, rights: &SocketRights) -> String {
+        find_obstacles(path, rights).await.iter().map(|obstacle| format!("{obstacle}\n")).collect()
+    }
+
+    #[tokio::test]
+    async fn obstacles_are_found_without_a_socket() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("wattune.sock");
+        let (plain, unknown) =
+            (SocketRights::default(), SocketRights { group: Some("?".into()), ..Default::default() });
+        assert_eq!(found(&path, &plain).await, "");
+        assert!(found(&path, &unknown).await.contains("there is no group"));
+        assert_eq!(fs::read_dir(directory.path()).expect("directory").count(), 0, "nothing is left");
+        // Nobody can create a directory there.
+        let refused = found(Path::new("/proc/wattune.sock"), &plain).await;
+        assert!(refused.contains("cannot create a directory beside it"), "{refused}");
+        // A daemon that runs already does not hide a group that does not exist.
+        let _live = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        let both = found(&path, &unknown).await;
+        assert!(both.contains("another daemon answers") && both.contains("there is no group"), "{both}");
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::output::{deliver, to_json};
+use crate::cli::output::{deliver, say, to_json};
 use crate::cli::simulate::grid;
 use crate::cli::values::{Issue, begin, end};
 use wattune_core::domain::CarbonSeries;
@@ -76,10 +76,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         ReadForecasts::Issued(issued) => PublishedForecasts::Issued(issued),
     };
     let (Some(first), Some(last)) = (actual.start(), actual.end()) else { bail!("{named} has no value") };
-    let from = args.from.unwrap_or(first + TimeDelta::hours(24)).max(first);
-    let to = args.to.map_or(last, |to| to.min(last));
+    let asked_from = args.from.unwrap_or(first + TimeDelta::hours(24));
+    let asked_to = args.to.unwrap_or(last);
+    let (from, to) = (asked_from.max(first), asked_to.min(last));
     if from >= to {
-        bail!("nothing to forecast from {from} to {to}; {named} covers {first} to {last}");
+        if args.from.is_some_and(|from| from >= last) {
+            bail!("{named} has no actual value from {asked_from} on; it covers {first} to {last}");
+        }
+        bail!("nothing to forecast from {asked_from} to {asked_to}; {named} covers {first} to {last}");
+    }
+    if asked_from < first {
+        let early = format!("--from {asked_from} is before the first value of {named}; the forecasts begin at {first}");
+        say("carbon backtest", &early);
     }
     let rows = backtest(&actual, published, from, to, &args.horizon);
     if rows.is_empty() {

@@ -47,7 +47,7 @@ struct Shown {
 /// Prints the carbon signal. The exit code is 1 if there is no current intensity.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
-    let jump_factor = args.overrides.jump_factor(&settings);
+    let jump_factor = args.overrides.value_use(&settings).jump_factor;
     let mut shown = if args.direct || args.overrides.other_signal() {
         ask_sources(&settings, jump_factor).await?
     } else {
@@ -59,7 +59,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
     };
     if shown.advice.is_none() {
-        shown.advice = args.overrides.doubt_zone(&settings, &shown.carbon["source"]);
+        shown.advice = args.overrides.describe_foreign_zone(&settings, &shown.carbon["source"]);
     }
     args.format.print(&shown, || page(&shown))?;
     let known = shown.carbon["intensity_g_per_kwh"].is_number();

@@ -73,6 +73,23 @@ struct ReportedEffects {
     timing_effect_pct: f64,
 }
 
+/// The smallest effect that two decimals show.
+const SMALLEST_SHOWN_PCT: f64 = 0.005;
+
+impl ReportedEffects {
+    /// Describes the effects; that of suspensions only if there is one: most jobs are not suspended.
+    fn described(&self) -> String {
+        let mut effects = vec![
+            ("start", self.start_effect_pct),
+            ("suspension", self.suspension_effect_pct),
+            ("energy", self.energy_effect_pct),
+            ("timing", self.timing_effect_pct),
+        ];
+        effects.retain(|(name, pct)| *name != "suspension" || pct.abs() >= SMALLEST_SHOWN_PCT);
+        described(&effects)
+    }
+}
+
 impl StartReport {
     fn of(outcome: &Outcome, against: &Comparison) -> Option<Self> {
         let (waited, at_once) = outcome.waited.zip(outcome.against_at_once.as_ref())?;
@@ -200,14 +217,12 @@ pub(super) fn table(report: &Report) -> String {
                 start.waited_s / 3600.0
             );
             let effects = [start.start_effect_pct, start.energy_effect_pct, start.timing_effect_pct];
-            text += &format!("{:<width$}  {:>42}  {}\n", "", "", described(["start", "energy", "timing"], effects));
+            let effects: Vec<_> = ["start", "energy", "timing"].into_iter().zip(effects).collect();
+            text += &format!("{:<width$}  {:>42}  {}\n", "", "", described(&effects));
             if let Some(it) = &start.reported_carbon_reduction_pct {
                 text += &reported(it);
-                if let Some(it) = &start.reported_effects {
-                    let names = ["start", "suspension", "energy", "timing"];
-                    let effects =
-                        [it.start_effect_pct, it.suspension_effect_pct, it.energy_effect_pct, it.timing_effect_pct];
-                    text += &format!(": {}", described(names, effects));
+                if let Some(effects) = &start.reported_effects {
+                    text += &format!(": {}", effects.described());
                 }
                 text += "\n";
             }
@@ -222,8 +237,8 @@ pub(super) fn table(report: &Report) -> String {
 }
 
 /// Describes effects, as changes of the emissions in percent.
-fn described<const N: usize>(names: [&str; N], effects: [f64; N]) -> String {
-    let each: Vec<String> = names.into_iter().zip(effects).map(|(name, pct)| format!("{name} {:+.2}%", -pct)).collect();
+fn described(effects: &[(&str, f64)]) -> String {
+    let each: Vec<String> = effects.iter().map(|(name, pct)| format!("{name} {:+.2}%", -pct)).collect();
     each.join(", ")
 }
 
@@ -232,6 +247,17 @@ mod tests {
     use super::*;
     use chrono::TimeDelta;
     use wattune_core::domain::{Intensity, Objective, Origin, Slot};
+
+    #[test]
+    fn a_job_that_was_not_suspended_has_no_effect_of_suspensions() {
+        let effects = |suspension_effect_pct| {
+            let (start_effect_pct, energy_effect_pct, timing_effect_pct) = (20.0, 3.0, 1.5);
+            ReportedEffects { start_effect_pct, suspension_effect_pct, energy_effect_pct, timing_effect_pct }
+                .described()
+        };
+        assert_eq!(effects(0.0), "start -20.00%, energy -3.00%, timing -1.50%");
+        assert_eq!(effects(2.0), "start -20.00%, suspension -2.00%, energy -3.00%, timing -1.50%");
+    }
 
     #[test]
     fn a_job_without_a_comparison_says_why() {

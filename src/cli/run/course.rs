@@ -272,6 +272,7 @@ impl Course<'_> {
         if let (Some(stops), false) = (self.stops.filter(|_| asked.is_some()), is_users_end) {
             is_users_end = self.end_the_rest(stops).await;
         }
+        self.journal.ran_s += begun.elapsed().as_secs_f64();
         if let Some(relays) = relays {
             tokio::select! {
                 () = relays.finish(LAST_OUTPUT) => {}

@@ -95,9 +95,9 @@ impl Announcement {
 /// Describes the wait for the start, and how the user can end it.
 pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> String {
     let number = |key: &str| wish.advice[key].as_f64();
-    let doubt = doubt(wish);
-    let mut text = format!("held until {}{doubt}", until(wish));
-    if let Some(saving) = number("expected_saving_pct").filter(|saving| doubt.is_empty() && *saving > 0.0) {
+    let staleness = describe_staleness(wish);
+    let mut text = format!("held until {}{staleness}", until(wish));
+    if let Some(saving) = number("expected_saving_pct").filter(|saving| staleness.is_empty() && *saving > 0.0) {
         text += &format!(", {saving:.0} % less carbon expected than now");
         if let (Some(low), Some(high)) = (number("saving_low_pct"), number("saving_high_pct")) {
             text += &format!(" (80 % interval {low:.0} to {high:.0} %)");
@@ -128,7 +128,11 @@ pub(super) fn describe_start(reason: Reason, wish: &Wish, is_acknowledged: bool)
 
 /// Describes a suspension, and how the user can end it.
 pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
-    format!("suspended until {}{}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now", until(wish), doubt(wish))
+    format!(
+        "suspended until {}{}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now",
+        until(wish),
+        describe_staleness(wish)
+    )
 }
 
 /// Formats the planned end of a wait.
@@ -137,7 +141,7 @@ fn until(wish: &Wish) -> String {
 }
 
 /// Describes why the planned end of a wait may be out of date; empty while the daemon answers.
-fn doubt(wish: &Wish) -> String {
+fn describe_staleness(wish: &Wish) -> String {
     if wish.failures < MISSED {
         return String::new();
     }

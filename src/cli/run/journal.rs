@@ -18,6 +18,9 @@ pub(super) struct Journal {
     /// Reduction of emissions in percent that the daemon expected of the wait when it began; `None` if it was not known.
     pub(super) expected_saving_pct: Option<f64>,
     pub(super) stops: Vec<Stop>,
+    /// Time in seconds for which the command has run, on the monotonic clock, which stands still while the machine sleeps.
+    #[serde(skip)]
+    pub(super) ran_s: f64,
 }
 
 /// One suspension.
@@ -36,7 +39,14 @@ impl Journal {
     /// Creates the journal of a command; `is_held` is true if the command waits for its start.
     pub(super) fn new(is_held: bool) -> Self {
         let asked_at = is_held.then(|| Reading::now().wall);
-        Self { asked_at, started_at: None, start_reason: None, expected_saving_pct: None, stops: Vec::new() }
+        Self {
+            asked_at,
+            started_at: None,
+            start_reason: None,
+            expected_saving_pct: None,
+            stops: Vec::new(),
+            ran_s: 0.0,
+        }
     }
 
     /// Records the end of the wait for the start.

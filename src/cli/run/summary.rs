@@ -36,13 +36,6 @@ impl Summary<'_> {
         })
     }
 
-    /// Returns the time in seconds for which the command ran: without the wait for its start and the times for which
-    /// it was stopped.
-    fn running_s(&self) -> f64 {
-        let (_, gone_s) = self.journal.gone_s();
-        (self.wall_s - self.journal.held_s().unwrap_or(0.0) - gone_s).max(0.0)
-    }
-
     /// Returns the summary in a few lines; `None` if no job was registered.
     pub(super) fn text(&self) -> Option<String> {
         let Outcome { jobs, account, source, problem, .. } = self.outcome;
@@ -54,7 +47,7 @@ impl Summary<'_> {
             return Some(format!("no summary: {why}"));
         };
         let label = if account["simulated"].as_bool() == Some(true) { " on simulated GPUs" } else { "" };
-        let (name, ran) = (legible(account["name"].as_str().unwrap_or_default()), duration(self.running_s()));
+        let (name, ran) = (legible(account["name"].as_str().unwrap_or_default()), duration(self.journal.ran_s));
         let mut text = format!("{name} ran {ran}{label}");
         let mut line = |name: &str, value: String| {
             let _ = write!(text, "\n  {name:<9} {value}");
@@ -190,7 +183,8 @@ mod tests {
     fn text(account: Option<Value>, source: Option<ProgressSource>, problem: Option<&str>) -> Option<String> {
         let problem = problem.map(Into::into);
         let outcome = Outcome { jobs: vec!["j".into()], account, source, problem, ..Outcome::default() };
-        let journal = Journal::new(false);
+        let mut journal = Journal::new(false);
+        journal.ran_s = 723.4;
         Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, journal: &journal }.text()
     }
 
@@ -199,21 +193,25 @@ mod tests {
         let at = |seconds| chrono::DateTime::from_timestamp(seconds, 0);
         let begin = chrono::DateTime::UNIX_EPOCH;
         let stop = Stop { asked_at: begin, stopped_at: at(300), exit_code: Some(0), resumed_at: at(360) };
+        // The user ended the job during its second stop.
+        let last = Stop { resumed_at: None, ..stop.clone() };
         let mut journal = Journal::new(true);
-        (journal.asked_at, journal.started_at, journal.stops) = (at(0), at(115), vec![stop]);
+        (journal.asked_at, journal.started_at, journal.stops) = (at(0), at(115), vec![stop, last]);
+        journal.ran_s = 200.5;
         let outcome =
             Outcome { jobs: vec!["j".into()], account: Some(json!({ "name": "echo" })), ..Outcome::default() };
         let summary =
             Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, journal: &journal };
         let text = summary.text().expect("a summary");
         for part in
-            ["echo ran 9 min 8 s", "held      1 min 55 s before the start", "stopped   once, for 1 min 0 s in all"]
+            ["echo ran 3 min 20 s", "held      1 min 55 s before the start", "stopped   once, for 1 min 0 s in all"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(summary.json()["wall_s"], 723.4);
-        let clock_set_back = Summary { wall_s: 100.0, ..summary }.text().expect("a summary");
-        assert!(clock_set_back.contains("echo ran 0.0 s"), "{clock_set_back}");
+        // The machine slept while the command was held: the wall clock went on, and the monotonic one stood still.
+        let after_sleep = Summary { wall_s: 100.0, ..summary }.text().expect("a summary");
+        assert!(after_sleep.contains("echo ran 3 min 20 s"), "{after_sleep}");
     }
 
     #[test]

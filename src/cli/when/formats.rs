@@ -65,10 +65,10 @@ impl PlannedStart {
     }
 
     /// Returns warnings, in one sentence each, where [`Self::cron`] and [`Self::at`] express the start less exactly.
-    pub(super) fn doubts<Z: TimeZone>(&self, zone: &Z) -> Vec<String> {
+    pub(super) fn describe_deviations<Z: TimeZone>(&self, zone: &Z) -> Vec<String> {
         let minute = self.full_minute();
         let local = minute.with_timezone(zone).naive_local();
-        let mut doubts = Vec::new();
+        let mut deviations = Vec::new();
         // The machine's time zone gives the later one first, and gives two where the doubled hour ends.
         let is_shown_at = |at: &DateTime<Z>| at.to_utc().with_timezone(zone).naive_local() == local;
         if let MappedLocalTime::Ambiguous(one, other) = zone.from_local_datetime(&local)
@@ -76,26 +76,27 @@ impl PlannedStart {
             && is_shown_at(&other)
         {
             let which = if one.to_utc().min(other.to_utc()) == minute { "first" } else { "second" };
-            doubts.push(format!(
+            deviations.push(format!(
                 "{} occurs twice, because clocks are put back that night, and the {which} one is meant; --format slurm tells them apart",
                 local.format("%Y-%m-%d %H:%M")
             ));
         }
         if minute > self.latest && !self.is_now() {
-            doubts.push("no full minute is left before the latest start, so this is the next one after it".to_owned());
+            deviations
+                .push("no full minute is left before the latest start, so this is the next one after it".to_owned());
         }
-        doubts
+        deviations
     }
 
     /// Returns a warning if [`Self::cron`], which has no year, matches in an earlier year, too.
-    pub(super) fn doubt_year<Z: TimeZone>(&self, zone: &Z) -> Option<String> {
+    pub(super) fn describe_earlier_year<Z: TimeZone>(&self, zone: &Z) -> Option<String> {
         let local = |at: DateTime<Utc>| at.with_timezone(zone).naive_local();
         let (now, start) = (local(self.now), local(self.full_minute()));
         let mut earlier = (now.year()..start.year()).filter_map(|year| start.with_year(year));
         let first = earlier.find(|at| *at > now)?;
         let shown = |at: chrono::NaiveDateTime| at.format("%Y-%m-%d %H:%M").to_string();
         Some(format!(
-            "cron knows no years, so this line starts the job at {} already and not at {}; add it after that",
+            "cron lines have no year: this one would start the job at {}, not at {}; add it after the first of these times",
             shown(first),
             shown(start)
         ))
@@ -196,27 +197,31 @@ mod tests {
     }
 
     #[test]
-    fn full_minutes_keep_to_the_latest_start_and_doubts_are_named() {
+    fn full_minutes_keep_to_the_latest_start_and_deviations_are_named() {
         let now = "2026-10-24T22:00:00Z";
         let table = [
-            // (start, latest start, at, doubt)
+            // (start, latest start, at, deviation)
             ("2026-10-24T23:30:10Z", "2026-10-24T23:30:10Z", "202610250130", None),
             ("2026-10-24T23:30:10Z", "2026-10-24T23:31:00Z", "202610250131", None),
             ("2026-10-24T22:00:30Z", "2026-10-24T22:00:40Z", "202610250001", Some("no full minute")),
             ("2026-10-25T00:30:00Z", "2026-10-25T09:00:00Z", "202610250230", Some("the first one is meant")),
             ("2026-10-25T01:30:00Z", "2026-10-25T09:00:00Z", "202610250230", Some("the second one is meant")),
         ];
-        for (start, latest, at, doubt) in table {
+        for (start, latest, at, deviation) in table {
             let advice = serde_json::json!({ "start": start, "latest_start": latest });
             let planned = PlannedStart::of(&advice, utc(now)).expect("a start");
-            let doubts = planned.doubts(&Berlin).join(" ");
-            assert_eq!((planned.at(&Berlin).as_str(), doubts.is_empty()), (at, doubt.is_none()), "{start}: {doubts}");
-            assert!(doubt.is_none_or(|part| doubts.contains(part)), "{start}: {doubts}");
+            let deviations = planned.describe_deviations(&Berlin).join(" ");
+            assert_eq!(
+                (planned.at(&Berlin).as_str(), deviations.is_empty()),
+                (at, deviation.is_none()),
+                "{start}: {deviations}"
+            );
+            assert!(deviation.is_none_or(|part| deviations.contains(part)), "{start}: {deviations}");
         }
     }
 
     #[test]
-    fn a_start_that_cron_would_take_for_one_of_an_earlier_year_is_doubted() {
+    fn a_start_that_cron_would_take_for_one_of_an_earlier_year_is_described() {
         for (start, earlier) in [
             ("2026-10-25T09:00:00Z", None),
             ("2027-03-01T09:00:00Z", None),
@@ -227,9 +232,9 @@ mod tests {
             ("2028-02-29T09:00:00Z", None),
         ] {
             let planned = PlannedStart::of(&serde_json::json!({ "start": start }), utc("2026-10-24T22:00:00Z"));
-            let doubt = planned.expect("a start").doubt_year(&Berlin);
-            assert_eq!(doubt.is_some(), earlier.is_some(), "{start}: {doubt:?}");
-            assert!(earlier.is_none_or(|at| doubt.is_some_and(|doubt| doubt.contains(at))), "{start}");
+            let described = planned.expect("a start").describe_earlier_year(&Berlin);
+            assert_eq!(described.is_some(), earlier.is_some(), "{start}: {described:?}");
+            assert!(earlier.is_none_or(|at| described.is_some_and(|text| text.contains(at))), "{start}");
         }
     }
 

@@ -62,15 +62,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         return Ok(wrong_use(&why));
     }
     let direct = args.direct || args.overrides.other_signal();
-    let jump_factor = args.overrides.jump_factor(&settings);
-    let as_published = args.overrides.names_carbon_file();
-    let mut answer = match signal::ask(&args.question, &settings, direct, jump_factor, as_published).await? {
+    let values = args.overrides.value_use(&settings);
+    let mut answer = match signal::ask(&args.question, &settings, direct, values).await? {
         Ok(answer) => answer,
         Err(refusal) => return Ok(wrong_use(&question::describe_refusal(&refusal))),
     };
-    let doubt = args.overrides.doubt_zone(&settings, &answer["source"]);
-    if let (Some(doubt), Some(warnings)) = (doubt, answer["warnings"].as_array_mut()) {
-        warnings.push(doubt.into());
+    let missing_zone = args.overrides.describe_foreign_zone(&settings, &answer["source"]);
+    if let (Some(missing_zone), Some(warnings)) = (missing_zone, answer["warnings"].as_array_mut()) {
+        warnings.push(missing_zone.into());
     }
     if args.format != Format::Table {
         answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(warn);
@@ -87,10 +86,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
                 _ => planned.at(&chrono::Local),
             };
             if args.format != Format::Slurm {
-                planned.doubts(&chrono::Local).iter().for_each(|doubt| warn(doubt));
+                planned.describe_deviations(&chrono::Local).iter().for_each(|deviation| warn(deviation));
             }
             if args.format == Format::Cron {
-                planned.doubt_year(&chrono::Local).iter().for_each(|doubt| warn(doubt));
+                planned.describe_earlier_year(&chrono::Local).iter().for_each(|earlier| warn(earlier));
             }
             (text + "\n").into_bytes()
         }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::question::QuestionArgs;
 use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
+use crate::cli::settings::ValueUse;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller::describe_start;
@@ -27,8 +28,7 @@ enum DaemonAnswer {
 }
 
 /// Returns the advice of the daemon, or that of the sources if `direct` or if no daemon answers; values of these that
-/// lie more than `jump_factor` times outside the range of the others are left out. If `as_published`, the sources'
-/// values count unchanged.
+/// are outliers by `values` are left out.
 ///
 /// # Errors
 /// If the settings cannot be used.
@@ -36,11 +36,10 @@ pub(super) async fn ask(
     asked: &QuestionArgs,
     settings: &Settings,
     direct: bool,
-    jump_factor: f64,
-    as_published: bool,
+    values: ValueUse,
 ) -> anyhow::Result<Advice> {
     if direct {
-        return ask_sources(asked, settings, (jump_factor, as_published), None).await;
+        return ask_sources(asked, settings, values, None).await;
     }
     match ask_daemon(asked, settings).await? {
         DaemonAnswer::Advice(mut advice) => {
@@ -48,7 +47,7 @@ pub(super) async fn ask(
             Ok(Ok(advice))
         }
         DaemonAnswer::Refused(why) => Ok(Err(why)),
-        DaemonAnswer::None(why) => ask_sources(asked, settings, (jump_factor, as_published), Some(why)).await,
+        DaemonAnswer::None(why) => ask_sources(asked, settings, values, Some(why)).await,
     }
 }
 
@@ -84,7 +83,7 @@ async fn ask_daemon(asked: &QuestionArgs, settings: &Settings) -> anyhow::Result
 async fn ask_sources(
     asked: &QuestionArgs,
     settings: &Settings,
-    (jump_factor, as_published): (f64, bool),
+    ValueUse { jump_factor, as_published }: ValueUse,
     no_daemon: Option<String>,
 ) -> anyhow::Result<Advice> {
     let mut warnings: Vec<String> = no_daemon.map(|why| format!("{why}; asking the sources")).into_iter().collect();

@@ -303,7 +303,9 @@ impl Gpus {
         settings: &Settings,
         now: Now,
     ) -> Vec<(GpuId, Act)> {
-        let (mut done, mut fault) = (Vec::new(), None);
+        // Checked without a change, too: the next one may be hours away.
+        let mut fault = self.journal.check_place().err().map(|error| in_full(&error));
+        let mut done = Vec::new();
         for (id, gpu) in &mut self.all {
             let Some(target) = targets.get(id) else { continue };
             match act_on(gpu, *target, settings, &mut self.journal, now) {

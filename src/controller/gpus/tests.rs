@@ -7,6 +7,7 @@ use chrono::DateTime;
 use super::*;
 use crate::clock::ManualClock;
 use crate::controller::open_handles;
+use crate::files::LOCK;
 use crate::gpu::Write;
 use crate::gpu::journal::boot_id;
 use crate::gpu::simulated::{Physics, SimulatedGpu};
@@ -46,6 +47,13 @@ impl Room {
         let done = self.gpus.act(&targets, &Settings::default(), self.clock.now());
         self.gpus.observe();
         done
+    }
+
+    /// Opens the journal as a daemon does that has locked the state directory, and returns the lock file.
+    fn lock(&mut self) -> std::fs::File {
+        let lock = std::fs::File::create(self.state.path().join(LOCK)).expect("made");
+        self.gpus.journal = Journal::open(self.state.path(), boot_id()).expect("opens");
+        lock
     }
 
     fn limits(&self) -> Vec<Option<PowerLimit>> {
@@ -106,6 +114,32 @@ fn without_a_journal_nothing_is_set() {
     std::fs::remove_dir(room.state.path().join("found-limits.json")).expect("removed");
     room.act(Some(200));
     assert_eq!((room.limits(), room.gpus.journal_fault()), (vec![Some(w(200))], None));
+}
+
+#[test]
+fn a_lock_file_that_is_gone_is_noticed_without_a_change() {
+    let mut room = Room::of(1);
+    let _lock = room.lock();
+    room.act(Some(200));
+    room.act(Some(200));
+    assert_eq!(room.gpus.journal_fault(), None);
+    std::fs::remove_file(room.state.path().join(LOCK)).expect("removed");
+    assert!(room.act(Some(200)).is_empty());
+    let fault = room.gpus.journal_fault().expect("reported");
+    assert!(fault.contains("lock file of the state directory"), "{fault}");
+}
+
+#[tokio::test]
+async fn without_the_journal_a_gpu_comes_as_near_to_its_original_limit_as_the_cap_allows() {
+    let mut room = Room::of(1);
+    let _lock = room.lock();
+    room.act(Some(200));
+    std::fs::remove_file(room.state.path().join(LOCK)).expect("removed");
+    let (gpus, restored) = room.gpus.restore(Seconds::new(1.0), Some(240_000)).await;
+    let limits: Vec<_> = gpus.iter().map(|gpu| gpu.observed.reading.requested).collect();
+    assert_eq!(limits, [Some(w(240))], "{restored:?}");
+    let outcome = restored.first().expect("an outcome").1.to_string();
+    assert!(outcome.contains("NOT restored to 280 W") && outcome.contains("-pl 280"), "{outcome}");
 }
 
 #[tokio::test]

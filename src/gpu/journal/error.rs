@@ -38,8 +38,8 @@ pub enum JournalError {
     WithoutList { path: PathBuf, list: PathBuf },
     /// The state directory is not the one that this process has locked, so another process may own it.
     #[error(
-        "the state directory {} was removed or replaced while wattune has it open, so nothing can be journalled; restart \
-         the daemon to begin with the new one",
+        "the lock file of the state directory {} is gone or is another one, so nothing can be journalled; restart the \
+         daemon to begin with the directory that is there",
         .0.display()
     )]
     Replaced(PathBuf),

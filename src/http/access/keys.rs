@@ -88,8 +88,7 @@ impl TokenKeys {
             let secret = match read(path) {
                 Ok(secret) => Some(secret),
                 Err(error) if place > 0 && error.is_missing_file() => {
-                    let path = path.display();
-                    tracing::warn!("http.token_keys: {path} is missing, so its tokens are refused; remove the path");
+                    tracing::warn!("{}", describe_missing(path));
                     None
                 }
                 Err(error) => return Err(error),
@@ -98,6 +97,11 @@ impl TokenKeys {
             Ok(KeyFile { path: path.clone(), content, revoked: RevokedTokens::beside(path)? })
         };
         paths.iter().enumerate().map(load).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Describes the keys without a file, whose paths are still in the settings, in one sentence each.
+    pub fn describe_missing(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter(|file| !file.path.exists()).map(|file| describe_missing(&file.path))
     }
 
     /// Returns the usable keys with their files.
@@ -125,6 +129,10 @@ impl KeyFile {
         }
         content.secret.clone()
     }
+}
+
+fn describe_missing(path: &Path) -> String {
+    format!("http.token_keys: {} is missing, so its tokens are refused; remove the path", path.display())
 }
 
 fn read(path: &Path) -> Result<Arc<[u8]>, KeyError> {

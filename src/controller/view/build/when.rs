@@ -103,18 +103,28 @@ impl StartSignal<'_> {
     fn forecast_until(&self, until: DateTime<Utc>) -> StartForecast {
         let nothing = CarbonSeries::default();
         let expected = self.forecast.map_or(&nothing, |f| &f.expected);
-        if self.as_published && expected.end().is_some_and(|end| until <= end) {
-            // The errors of the local forecaster say nothing about values that are not its own.
-            return StartForecast::of_horizon(self.model.outlook(expected, self.now, until, self.fallback));
-        }
         StartForecast::new(self.model, expected, (self.now, until), self.fallback)
     }
 
-    fn advise(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {
+    /// Returns the advice, and the forecast that it is based on.
+    fn judge(&self, question: &StartQuestion) -> Result<(StartForecast, StartAdvice), InvalidStart> {
         question.check()?;
-        let until = question.forecast_until();
-        let forecast = self.forecast_until(until);
+        let forecast = self.forecast_until(question.forecast_until());
+        if self.as_published {
+            // The errors of the local forecaster say nothing about values that are not its own. They count as soon as
+            // one of the compared windows needs the forecaster, in a gap of the source's values or beyond their end.
+            let published = StartForecast::of_horizon(forecast.horizon().clone());
+            let advice = advise_start(question, &published)?;
+            if poorest_basis(&advice) == Basis::Given {
+                return Ok((published, advice));
+            }
+        }
         let advice = advise_start(question, &forecast)?;
+        Ok((forecast, advice))
+    }
+
+    fn advise(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {
+        let (forecast, advice) = self.judge(question)?;
         let window = |window: &StartWindow| WindowView {
             start: window.start,
             end: window.end,
@@ -122,7 +132,7 @@ impl StartSignal<'_> {
             carbon_g: power_known.then(|| window.carbon.get()),
             basis: level(window.basis),
         };
-        let basis = advice.now.basis.max(advice.best.basis);
+        let basis = poorest_basis(&advice);
         Ok(WhenView {
             start: advice.start,
             starts_at_once: advice.start <= question.now,
@@ -154,7 +164,7 @@ impl StartSignal<'_> {
         self.forecast.and_then(|f| f.expected.end()).filter(|end| self.now < *end)
     }
 
-    /// Returns the doubts about an advice whose windows have `basis` as their poorest one.
+    /// Returns the warnings about an advice whose windows have `basis` as their poorest one.
     fn warnings(&self, question: &StartQuestion, advice: &StartAdvice, basis: Basis) -> Vec<String> {
         let mut warnings = Vec::new();
         if advice.reason == StartReason::LatestStartPassed {
@@ -199,6 +209,11 @@ impl StartSignal<'_> {
         }
         warnings
     }
+}
+
+/// Returns the poorest basis of the two windows that an advice compares.
+fn poorest_basis(advice: &StartAdvice) -> Basis {
+    advice.now.basis.max(advice.best.basis)
 }
 
 /// Returns the basis of a window in the words of the current intensity's basis.

@@ -183,9 +183,9 @@ impl<V: FileSignal> FileProvider<V> {
         let (actual, _) = TimeSeries::from_points(past);
         if !expected.iter().any(|(slot, _)| now < slot.end()) {
             if !self.is_history(file, &actual) {
-                return Err(ProviderError::Empty { what: self.nothing_ahead(file) });
+                return Err(ProviderError::Empty { what: self.nothing_ahead(file, now) });
             }
-            notes.push(format!("only actual values are used: {}", self.nothing_ahead(file)));
+            notes.push(format!("only actual values are used: {}", self.nothing_ahead(file, now)));
         }
         let forecast = Forecast {
             zone: file.zone.clone().unwrap_or_else(|| self.zone()),
@@ -229,13 +229,13 @@ impl<V: FileSignal> FileProvider<V> {
         })
     }
 
-    fn nothing_ahead(&self, file: &ParsedFile<V>) -> String {
+    fn nothing_ahead(&self, file: &ParsedFile<V>, now: DateTime<Utc>) -> String {
         let what = match file.expected.end() {
             Some(end) => format!("the forecast in {} ends at {}", self.shown(), end.format("%FT%TZ")),
             None => format!("{} has no forecast column, only actual values", self.shown()),
         };
         let table = V::TABLE;
-        if let Some(outside) = self.replay_outside(file) {
+        if let Some(outside) = self.replay_outside(file, now) {
             return outside;
         }
         match self.settings.timing {
@@ -247,10 +247,12 @@ impl<V: FileSignal> FileProvider<V> {
         }
     }
 
-    /// Says that the replay begins outside of the file, where there is nothing to play; `None` if it does not.
-    fn replay_outside(&self, file: &ParsedFile<V>) -> Option<String> {
+    /// Says that the replay has begun outside of the file and has not reached it; `None` if it has. A replay that begins
+    /// a little before the first row reaches the file soon.
+    fn replay_outside(&self, file: &ParsedFile<V>, now: DateTime<Utc>) -> Option<String> {
         let start = self.settings.replay_start.filter(|_| self.settings.timing == Timing::Replay)?;
-        let (first, last) = file.span().filter(|(first, last)| start < *first || *last <= start)?;
+        let place = start + (now - self.state().anchor.unwrap_or(now));
+        let (first, last) = file.span().filter(|(first, last)| place < *first || *last <= start)?;
         let time = |at: DateTime<Utc>| at.format("%FT%TZ");
         Some(format!(
             "{}.file.replay_start, {}, lies outside of {} ({} to {})",
@@ -303,7 +305,7 @@ impl<V: FileSignal> Provider<V> for FileProvider<V> {
 
 /// Returns a warning if a file names no zone: its values count as those of `zone`, whatever their own zone is. `None`
 /// also if the file cannot be read, which its use reports.
-pub fn doubt_zone(settings: &Settings, zone: &Zone) -> Option<String> {
+pub fn describe_missing_zone(settings: &Settings, zone: &Zone) -> Option<String> {
     let bytes = files::regular::read(settings.path.as_deref()?, MAX_FILE_BYTES).ok()?;
     let file = parse(&bytes, settings, None).ok()?;
     file.zone.is_none().then(|| format!("the file names no zone; its values are used for {zone}"))

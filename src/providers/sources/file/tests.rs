@@ -277,16 +277,32 @@ async fn a_replay_that_begins_outside_of_the_file_is_named() {
     }
 }
 
+#[tokio::test]
+async fn a_replay_that_began_before_the_file_is_played_to_its_end() {
+    let replay_start = Some(at("2020-12-31T22:00:00Z"));
+    let replay = Settings { timing: Timing::Replay, replay_start, repeat: false, ..Settings::default() };
+    let kept = Kept::with(HOURS, replay);
+    let ahead = kept.at("2026-05-01T10:00:00Z").await.expect("the file is ahead");
+    assert_eq!(ahead.expected.start(), Some(at("2026-05-01T12:00:00Z")));
+    let error = kept.at("2026-05-01T16:00:00Z").await.expect_err("played").to_string();
+    assert!(error.contains("was played to its end") && !error.contains("lies outside"), "{error}");
+}
+
 #[test]
-fn the_zone_of_a_file_that_names_none_is_doubted() {
+fn the_missing_zone_of_a_file_is_described() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("carbon.csv");
     let zone = Zone::new("FR").expect("a zone");
     let settings = Settings { path: Some(path.clone()), ..Settings::default() };
-    assert_eq!(doubt_zone(&settings, &zone), None, "there is no file");
-    for (text, is_doubted) in [("time,value\n0,1\n", true), ("zone,time,value\nFR,0,1\n", false), ("nonsense", false)] {
+    assert_eq!(describe_missing_zone(&settings, &zone), None, "there is no file");
+    for (text, is_described) in [("time,value\n0,1\n", true), ("zone,time,value\nFR,0,1\n", false), ("nonsense", false)]
+    {
         fs::write(&path, text).expect("written");
-        assert_eq!(doubt_zone(&settings, &zone).is_some_and(|why| why.ends_with("used for FR")), is_doubted, "{text}");
+        assert_eq!(
+            describe_missing_zone(&settings, &zone).is_some_and(|why| why.ends_with("used for FR")),
+            is_described,
+            "{text}"
+        );
     }
 }
 
