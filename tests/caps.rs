@@ -347,3 +347,46 @@ async fn who_waits_for_a_cap_to_lift_takes_no_room_from_others() {
     daemon.delete("/v1/demand-response/short").await.expect(200);
     assert_eq!(daemon.phase(&waits, "planned").await["warnings"], json!([]));
 }
+
+#[tokio::test]
+async fn a_job_that_is_not_controlled_yields_to_a_higher_priority() {
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let capped = Daemon::command_set(&driver, state.path(), &settings("limit_w = 400"));
+    let daemon = Daemon::start(capped, state.path()).await;
+    daemon.register(&json!({"name": "guest", "gpus": [1], "control": false, "lease_s": 600})).await;
+    let mut urgent = job("urgent", 0, 5);
+    urgent["objective"] = json!({"max_slowdown": 0.0});
+    let id = daemon.register(&urgent).await;
+    let _training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
+    daemon.phase(&id, "planned").await;
+    eventually("the ceiling", LONG, async || {
+        let planned = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200)["phase"] == "planned";
+        (planned && driver.limit_w(0) == Some(FOUND) && driver.limit_w(1) == Some(120.0)).then_some(())
+    })
+    .await;
+    kept(&driver, 2, 400.0);
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_silent_lowers_no_ceiling_for_good() {
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let capped = Daemon::command_set(&driver, state.path(), &settings("limit_w = 500"));
+    let daemon = Daemon::start(capped, state.path()).await;
+    sum_is(&driver, 2, "the cap", |sum| sum <= 500.0).await;
+    driver.set(1, json!({"lost": true}));
+    eventually("the fault", LONG, async || {
+        (daemon.get("/v1/gpus/1").await.expect(200)["state"] == "lost").then_some(())
+    })
+    .await;
+    let id = daemon.register(&job("unlucky", 0, 0)).await;
+    driver.set(1, json!({"lost": false}));
+    let _training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
+    // With the other GPU at its lowest limit of 100 W, there is enough power for the full limit.
+    eventually("the full limit", LONG, async || {
+        let profile = daemon.get(&format!("/v1/jobs/{id}/profile")).await.expect(200);
+        (profile["points"][0]["power_limits_w"] == json!([FOUND]) && profile["complete"] == true).then_some(())
+    })
+    .await;
+}

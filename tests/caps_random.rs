@@ -346,3 +346,38 @@ async fn a_ceiling_out_of_reach_is_not_waited_for_and_late_plans_come() {
     assert!(plan.segments.iter().all(|s| s.power_limits_w[0] <= 200.0));
     node.check("the end").expect("under the cap");
 }
+
+#[tokio::test]
+async fn limits_are_down_when_an_event_without_notice_begins() {
+    let mut node = Node::start(None, Vec::new(), 0.0).await;
+    node.controller.tick().await;
+    let start = node.clock.utc() + TimeDelta::seconds(20);
+    let new = NewEvent {
+        id: "sudden".to_owned(),
+        start,
+        end: start + TimeDelta::hours(1),
+        target_w: Some(600.0),
+        target_pct: None,
+        notice_s: Some(0.0),
+        ramp_s: None,
+        rebound_w: None,
+        rebound_pct: None,
+        rebound_s: None,
+    };
+    let event = DemandResponse::try_from(new).expect("right");
+    node.controller.announce(event, Caller::Local).await.expect("accepted");
+    // The lead is 5 s.
+    while node.clock.utc() < start - TimeDelta::seconds(8) {
+        node.second().await;
+    }
+    let sum = |node: &Node| {
+        let log = node.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.limits.values().sum::<u32>()
+    };
+    assert_eq!(sum(&node), BOARDS * FOUND_MW, "too soon");
+    while node.clock.utc() < start - TimeDelta::seconds(1) {
+        node.second().await;
+    }
+    assert!(sum(&node) <= 600_000, "{} mW when the event begins", sum(&node));
+    node.controller.shut_down().await;
+}

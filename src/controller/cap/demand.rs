@@ -51,7 +51,8 @@ impl Demand<'_> {
             LimitPurpose::Job { .. } | LimitPurpose::Sweep { .. } => ceiling,
             LimitPurpose::Fixed | LimitPurpose::Idle | LimitPurpose::Manual => wanted,
         };
-        Some(LimitRequest { in_force, wanted, floor, most, purpose, unyielding: gpu.is_unyielding() })
+        let (unyielding, unplanned) = (gpu.is_unyielding(), set_point.is_none());
+        Some(LimitRequest { in_force, wanted, floor, most, purpose, unyielding, unplanned })
     }
 
     /// Returns the purpose of a GPU's limit, which decides when the limit is lowered under the cap.
@@ -67,13 +68,15 @@ impl Demand<'_> {
         }
         let Some(job) = owner else {
             // The operator's cap also applies to GPUs whose jobs wattune does not control.
-            let guest = gpu.guests.first().and_then(|id| self.jobs.get(id));
-            return guest.map_or(LimitPurpose::Idle, |job| LimitPurpose::Job { priority: job.spec.priority });
+            let guests = gpu.guests.iter().filter_map(|id| self.jobs.get(id));
+            let highest = guests.map(|job| job.spec.priority).max();
+            return highest.map_or(LimitPurpose::Idle, |priority| LimitPurpose::Job { priority });
         };
         let priority = job.spec.priority;
         let finished = job.remaining().is_some_and(|left| left <= Samples::ZERO);
         match job.phase {
-            Phase::Waiting => LimitPurpose::Idle,
+            // A job that has not reported yet may not train yet; one that has reported to an earlier daemon does.
+            Phase::Waiting if job.progress.last.is_none() => LimitPurpose::Idle,
             Phase::Observing if finished => LimitPurpose::Idle,
             // A sweep that waits for power claims none of the cap.
             Phase::Profiling if matches!(job.sweep_ceiling, SweepCeiling::Waiting { .. }) => LimitPurpose::Idle,

@@ -95,6 +95,7 @@ fn request(handle: &GpuHandle, observed: &Observation, journal: &Journal) -> Opt
         most: in_force,
         purpose: LimitPurpose::Fixed,
         unyielding: false,
+        unplanned: false,
     };
     let (Some(entry), Some(range)) = (journal.entry(&handle.identity().id), range) else { return Some(fixed) };
     let observed = ObservedLimit {

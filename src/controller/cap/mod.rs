@@ -73,9 +73,19 @@ impl Cap {
         Ok(Self { settings, configured, fixed, events, last, recorded: None })
     }
 
-    /// Returns the cap over time as known now; `baseline` is the sum of the GPUs' maximum limits.
+    /// Returns the cap over time as known now, by which jobs are planned; `baseline` is the sum of the GPUs' maximum
+    /// limits.
     pub(super) fn schedule(&self, baseline: Watts, now: DateTime<Utc>) -> CapSchedule {
         let events: Vec<DemandResponse> = self.fixed.iter().chain(self.events.values()).cloned().collect();
+        CapSchedule::new(&self.configured, &events, baseline, now)
+    }
+
+    /// Returns the cap over time by which limits are lowered: as it will be known once a lower limit requested now is
+    /// certain to be in force. An event with a short notice must find the limits down when it begins, too.
+    pub(super) fn schedule_ahead(&self, baseline: Watts, settings: &Settings, now: DateTime<Utc>) -> CapSchedule {
+        let then = now + self.lead(settings).to_delta();
+        let known = self.fixed.iter().chain(self.events.values()).filter(|e| e.is_announced(then));
+        let events: Vec<DemandResponse> = known.map(|e| DemandResponse { notice: None, ..e.clone() }).collect();
         CapSchedule::new(&self.configured, &events, baseline, now)
     }
 
@@ -114,8 +124,8 @@ impl Cap {
         self.settings.lead_s.max(tick_s * 2.0 + call_timeout_s + solve_limit_s.min(LONGEST_SEARCH))
     }
 
-    /// Returns the strictest cap of a schedule in the time from now until a lower limit requested now is certain to be
-    /// in force; `None` if no cap holds in that time.
+    /// Returns the strictest cap in the time from now until a lower limit requested now is certain to be in force;
+    /// `None` if no cap holds in that time. The `schedule` is that of [`schedule_ahead`](Self::schedule_ahead).
     pub(super) fn soon(&self, schedule: &CapSchedule, settings: &Settings, now: DateTime<Utc>) -> Option<Watts> {
         let lead = self.lead(settings).to_delta().max(chrono::TimeDelta::milliseconds(1));
         let cap = schedule.over(&Slot::new(now, now + lead)?)?.to_milliwatts();
@@ -126,7 +136,8 @@ impl Cap {
     /// be in force; `None` if no cap holds in that time.
     fn binding(&self, demand: &Demand<'_>) -> Option<u64> {
         let now = demand.now.utc;
-        let cap = self.soon(&self.schedule(demand.gpus.maximum_limits(), now), demand.settings, now)?;
+        let schedule = self.schedule_ahead(demand.gpus.maximum_limits(), demand.settings, now);
+        let cap = self.soon(&schedule, demand.settings, now)?;
         Some(u64::from(cap.to_milliwatts()))
     }
 

@@ -31,10 +31,16 @@ pub(crate) struct SweepFit {
 
 impl Snapshot<'_> {
     /// Lowers the ceilings (maximum usable limits) of a job's GPUs to what a constant cap leaves for these GPUs while
-    /// all other GPUs are at their lowest limits. Higher limits could neither be measured nor used.
+    /// all other GPUs are at their lowest limits. Higher limits could neither be measured nor used. GPUs that cannot be
+    /// lowered just now, such as silent ones, count with their lowest limits too: they lower no ceiling for good.
     pub(crate) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
         let Some(cap) = self.cap.constant(self.gpus.maximum_limits()) else { return };
-        lower(groups, cap - self.others(groups, |_| false), None);
+        let least = |gpu: &Gpu| match gpu.range().filter(|_| gpu.handle.capabilities().why_no_control().is_none()) {
+            Some(range) => range.min.watts(),
+            None => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
+        };
+        let others: Watts = self.gpus.iter().filter(|gpu| !is_in(groups, gpu)).map(least).sum();
+        lower(groups, cap - others, None);
     }
 
     /// Returns the ceilings of the sweep and the cap's effect for each controlled job that has a profiler; an empty
@@ -43,7 +49,7 @@ impl Snapshot<'_> {
         if self.settings.observe {
             return Vec::new();
         }
-        let schedule = self.cap.schedule(self.gpus.maximum_limits(), self.now.utc);
+        let schedule = self.cap.schedule_ahead(self.gpus.maximum_limits(), self.settings, self.now.utc);
         let fit = |job: &Job| {
             let (ceilings, sweep_ceiling) = self.ceilings_of(job, &schedule)?;
             Some(SweepFit { job: job.id.clone(), ceilings, sweep_ceiling })
@@ -103,14 +109,17 @@ impl Snapshot<'_> {
     /// counts with the override's limit if `held` returns true for the GPU.
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let demand = self.demand();
-        let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
         let least = |gpu: &Gpu| match (demand.purpose(gpu), gpu.range(), &gpu.manual) {
             (LimitPurpose::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
             (_, _, Some(manual)) if held(gpu) => manual.limit.watts(),
             (_, Some(range), _) => range.min.watts(),
         };
-        self.gpus.iter().filter(|gpu| !is_mine(gpu)).map(least).sum()
+        self.gpus.iter().filter(|gpu| !is_in(groups, gpu)).map(least).sum()
     }
+}
+
+fn is_in(groups: &[Group], gpu: &Gpu) -> bool {
+    groups.iter().any(|g| g.members.contains(gpu.id()))
 }
 
 /// Lowers the groups' ceilings so that their sum fits into `room`, each by the same fraction of its range. With `step`

@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::controller::accounting::BudgetAccount;
 use crate::controller::cap::{Cap, Demand};
 use crate::controller::jobs::{Job, Phase};
-use wattune_core::cap::{LimitPurpose, LimitRequest};
+use wattune_core::cap::{LimitPurpose, LimitRequest, allocate};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
 use wattune_core::units::{Seconds, Watts};
 
@@ -26,8 +26,12 @@ pub(super) struct SharedBudget {
     budget: Option<Slot>,
     /// Jobs that are planned jointly.
     pub(super) members: Vec<JobId>,
-    /// Limits with which GPUs that belong to no job in `members` count against the cap.
+    /// Limits with which GPUs that belong to no job in `members` count against the cap, those in `unplanned` aside.
     others: BTreeMap<GpuId, Counted>,
+    /// Requests of the GPUs whose jobs no plan controls. By the jobs' priorities, more or less of the cap is theirs.
+    unplanned: Vec<LimitRequest>,
+    /// Requests of all GPUs of `members` for their maximum limits; empty if `unplanned` is.
+    most: Vec<LimitRequest>,
     lead: Seconds,
 }
 
@@ -90,13 +94,18 @@ impl SharedBudget {
         let planned: BTreeSet<&GpuId> = members.iter().flat_map(|job| &job.spec.gpus).collect();
         let requests = if schedule.is_empty() { Vec::new() } else { demand.requests() };
         let others = requests.into_iter().filter(|(id, _)| !planned.contains(id));
+        let (unplanned, others): (Vec<_>, Vec<_>) = others.partition(|(_, request)| yields(request));
+        let unplanned: Vec<LimitRequest> =
+            unplanned.into_iter().map(|(_, request)| LimitRequest { in_force: request.floor, ..request }).collect();
+        let with_unplanned = members.iter().filter(|_| !unplanned.is_empty());
+        let most = with_unplanned.flat_map(|job| most(job, demand)).collect();
         let counted = |(id, request): (GpuId, LimitRequest)| {
             let manual = demand.gpus.get(&id)?.manual.as_ref();
             Some((id, Counted::of(&request, manual.and_then(|manual| manual.until_utc()))))
         };
-        let others = others.filter_map(counted).collect();
+        let others = others.into_iter().filter_map(counted).collect();
         let members = members.into_iter().map(|job| job.id.clone()).collect();
-        Some(Self { schedule, budget, members, others, lead: cap.lead(demand.settings) })
+        Some(Self { schedule, budget, members, others, unplanned, most, lead: cap.lead(demand.settings) })
     }
 
     /// Returns whether there is a cap at any time.
@@ -118,12 +127,35 @@ impl SharedBudget {
         let left = |(slot, look): (Slot, DateTime<Utc>)| {
             let cap = self.schedule.over(&Slot::new(slot.start(), look)?)?;
             let others: Watts = self.others.values().map(|c| c.at(slot.start(), now)).sum();
-            Some((slot, (cap - others).max(Watts::ZERO)))
+            let room = (cap - others).max(Watts::ZERO);
+            Some((slot, (room - self.unplanned_of(room)).max(Watts::ZERO)))
         };
         let slots = cuts.windows(2).filter_map(|w| Some((Slot::new(w[0], w[1])?, w[1] + lead)));
         let after = Slot::new(until, until + TimeDelta::days(3650)).map(|slot| (slot, until + BEYOND));
         TimeSeries::from_points(slots.chain(after).filter_map(left).collect()).0
     }
+
+    /// Returns the part of `room` that the GPUs without a plan get if all members request their maximum.
+    fn unplanned_of(&self, room: Watts) -> Watts {
+        let requests: Vec<LimitRequest> = self.most.iter().chain(&self.unplanned).copied().collect();
+        let grants = allocate(&requests, Some(u64::from(room.to_milliwatts())));
+        grants.iter().skip(self.most.len()).map(|grant| grant.limit.watts()).sum()
+    }
+}
+
+/// Returns whether a job's GPU without a plan can be lowered in favour of planned jobs.
+fn yields(request: &LimitRequest) -> bool {
+    matches!(request.purpose, LimitPurpose::Job { .. }) && request.unplanned && !request.unyielding
+}
+
+/// Returns the requests of a job's GPUs for their maximum limits, whatever the GPUs' present state is.
+fn most(job: &Job, demand: &Demand<'_>) -> Vec<LimitRequest> {
+    let purpose = LimitPurpose::Job { priority: job.spec.priority };
+    let request = |id: &GpuId| {
+        let (floor, most) = (demand.gpus.get(id)?.range()?.min, demand.gpus.ceiling(id)?);
+        Some(LimitRequest { in_force: floor, wanted: most, floor, most, purpose, unyielding: false, unplanned: false })
+    };
+    job.spec.gpus.iter().filter_map(request).collect()
 }
 
 /// Returns whether a job takes part in joint planning: the job's limits follow a plan, so they have to fit under the
@@ -132,4 +164,40 @@ fn is_member(job: &Job, observes: bool) -> bool {
     let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
     let is_present = !job.is_absent();
     job.is_profiled() && is_present && (follows || (observes && job.controls()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattune_core::domain::{ConfiguredCap, Level};
+
+    #[test]
+    fn jobs_without_a_plan_leave_power_by_their_priority() {
+        let w = |watts: u32| PowerLimit::from_milliwatts(watts * 1000);
+        let request = |priority: i32, unplanned: bool| LimitRequest {
+            in_force: w(100),
+            wanted: w(300),
+            floor: w(100),
+            most: w(300),
+            purpose: LimitPurpose::Job { priority },
+            unyielding: false,
+            unplanned,
+        };
+        let now = DateTime::from_timestamp(1_800_000_000, 0).expect("in range");
+        let constant = Some(Level::Watts(Watts::new(420.0)));
+        let cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
+        let left = |priority: i32| {
+            let shared = SharedBudget {
+                schedule: CapSchedule::new(&cap, &[], Watts::new(600.0), now),
+                budget: None,
+                members: Vec::new(),
+                others: BTreeMap::new(),
+                unplanned: vec![request(0, true)],
+                most: vec![request(priority, false)],
+                lead: Seconds::new(5.0),
+            };
+            shared.left(now, now + TimeDelta::hours(2)).points()[0].1
+        };
+        assert_eq!([100, 0, -100].map(left), [300.0, 210.0, 120.0].map(Watts::new));
+    }
 }

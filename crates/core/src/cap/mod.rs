@@ -50,6 +50,9 @@ pub struct LimitRequest {
     /// True if the last write failed or the GPU reports more than was written, so that the GPU may exceed its grant for
     /// long.
     pub unyielding: bool,
+    /// True if no plan, profiling sweep or override sets the limit. Among limits of equal purpose, unplanned ones yield
+    /// to the others down to a fair share, which plans leave to them.
+    pub unplanned: bool,
 }
 
 /// Limit that the allocation grants to a GPU.
@@ -111,10 +114,26 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     // The highest priority gets the limits that it requests, as far as the lowest limits of all others leave room.
     for members in groups.values().rev() {
         floors_below -= floors(members);
-        reduce(requests, &mut limits, members, left.saturating_sub(floors_below));
+        share(requests, &mut limits, members, left.saturating_sub(floors_below));
         left = left.saturating_sub(total(&limits, members));
     }
     limits
+}
+
+/// Lowers the limits of the GPUs `members` until their sum fits into `room`: first the unplanned ones, down to what
+/// they would keep if all other members requested their maximum.
+fn share(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
+    let (unplanned, others): (Vec<usize>, Vec<usize>) = members.iter().copied().partition(|&i| requests[i].unplanned);
+    let mut most = requests.to_vec();
+    let mut fair = limits.to_vec();
+    for &i in &others {
+        most[i].wanted = requests[i].wanted.max(requests[i].most);
+        fair[i] = most[i].wanted;
+    }
+    reduce(&most, &mut fair, members, room);
+    reduce(requests, limits, &others, room.saturating_sub(total(&fair, &unplanned)));
+    let rest = room.saturating_sub(total(limits, &others));
+    reduce(requests, limits, &unplanned, rest);
 }
 
 /// Lowers the limits of the GPUs `members` until their sum fits into `room`. Each GPU keeps the same fraction of the

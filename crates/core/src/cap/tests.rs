@@ -9,7 +9,15 @@ const fn w(watts: u32) -> PowerLimit {
 }
 
 fn request(in_force: u32, wanted: u32, purpose: LimitPurpose) -> LimitRequest {
-    LimitRequest { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), purpose, unyielding: false }
+    LimitRequest {
+        in_force: w(in_force),
+        wanted: w(wanted),
+        floor: w(100),
+        most: w(350),
+        purpose,
+        unyielding: false,
+        unplanned: false,
+    }
 }
 
 const fn cap(watts: u64) -> Option<u64> {
@@ -51,6 +59,19 @@ fn equals_give_the_same_part() {
 }
 
 #[test]
+fn an_unplanned_limit_yields_to_its_equals_down_to_a_fair_share() {
+    let upto_300 = |wanted, unplanned| LimitRequest { most: w(300), unplanned, ..request(100, wanted, JOB) };
+    let limits = |wanted| {
+        let grants = allocate(&[upto_300(300, true), upto_300(wanted, false)], cap(420));
+        grants.into_iter().map(|p| p.limit).collect::<Vec<_>>()
+    };
+    assert_eq!(limits(300), [w(210), w(210)]);
+    assert_eq!(limits(210), [w(210), w(210)], "whoever asks for no more than a fair share gets it");
+    assert_eq!(limits(200), [w(220), w(200)]);
+    assert_eq!(limits(100), [w(300), w(100)]);
+}
+
+#[test]
 fn sweeps_of_one_priority_are_measured_one_after_the_other() {
     let sweep = |seniority| LimitPurpose::Sweep { priority: 0, seniority };
     let gpus = [request(100, 350, sweep(1)), request(100, 350, sweep(2)), request(200, 200, JOB)];
@@ -84,12 +105,13 @@ fn claims() -> impl Strategy<Value = LimitPurpose> {
 }
 
 fn requests() -> impl Strategy<Value = Vec<LimitRequest>> {
-    let one = (claims(), 50u32..200, 0u32..400_000, 0u32..400_000, 0u32..400_000, any::<bool>());
-    let one = one.prop_map(|(purpose, floor, shown, wanted, most, unyielding)| {
+    let flags = (any::<bool>(), any::<bool>());
+    let one = (claims(), 50u32..200, 0u32..400_000, 0u32..400_000, 0u32..400_000, flags);
+    let one = one.prop_map(|(purpose, floor, shown, wanted, most, (unyielding, unplanned))| {
         let above = |extra: u32| PowerLimit::from_milliwatts(floor * 1000 + extra);
         let in_force = above(shown);
         let wanted = if purpose == LimitPurpose::Fixed { in_force } else { above(wanted) };
-        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), purpose, unyielding }
+        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), purpose, unyielding, unplanned }
     });
     prop::collection::vec(one, 1..8)
 }
@@ -229,6 +251,7 @@ fn run(
                 most: w(400),
                 purpose: *purpose,
                 unyielding: gpu.failed,
+                unplanned: false,
             })
             .collect();
         for (gpu, grant) in gpus.iter_mut().zip(allocate(&requests, Some(least))) {

@@ -27,8 +27,8 @@ pub struct DemandResponse {
     pub slot: Slot,
     /// Cap during the period.
     pub target: Level,
-    /// Time before the event's start at which the event becomes known; until then, planning ignores it. `None` means
-    /// that it is known at once.
+    /// Time before the event's start at which the event becomes known; until then, planning ignores it, but limits are
+    /// lowered in time for its start all the same. `None` means that it is known at once.
     pub notice: Option<Seconds>,
     /// Duration of the linear ramp of the cap from the baseline (sum of the GPUs' maximum limits) down to the target
     /// before the start, and of the ramp back after the end.
