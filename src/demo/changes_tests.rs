@@ -9,7 +9,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::{SyntheticGrid, TraceProvider};
 use crate::clock::{Clock, ManualClock};
 use crate::controller::view::SavingView;
-use crate::controller::{Caller, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings};
+use crate::controller::{
+    Caller, Controller, GpuRef, NewJob, NewOffers, NewStart, Parts, Phase, ProgressReport, Settings, StartBy, Wanted,
+};
 use crate::gpu::handle::Sampling;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use crate::providers::{Feed, FeedOptions, Provider};
@@ -41,8 +43,36 @@ struct Scene {
     load: LoadCurve,
 }
 
+fn new_job(work: Samples, objective: Objective, offers: NewOffers) -> NewJob {
+    NewJob {
+        name: JobName::new("changes").expect("a name"),
+        gpus: vec![GpuRef::Index(0)],
+        batch_size: None,
+        work: Work::TotalSamples(work),
+        objective,
+        lease: Some(Seconds::new(600.0)),
+        control: true,
+        priority: 0,
+        tags: Default::default(),
+        processes: None,
+        replaces: None,
+        offers,
+        by: Caller::Local,
+        user: None,
+    }
+}
+
 impl Scene {
     async fn start(state: PathBuf, hours: f64, objective: Objective) -> Self {
+        let new = new_job(Samples::new(400.0 * 3600.0 * hours), objective, NewOffers::default());
+        let mut scene = Self::with(state, new).await;
+        scene.step().await;
+        // A job's work counts from its first report on.
+        scene.at_references = Default::default();
+        scene
+    }
+
+    async fn with(state: PathBuf, new: NewJob) -> Self {
         let start: DateTime<Utc> = "2026-06-01T00:00:00Z".parse().expect("a time");
         let clock = Arc::new(ManualClock::at(start));
         let (expected, actual) = SyntheticGrid { seed: 7 }.generate(start, Seconds::new(2.0 * 86_400.0));
@@ -57,28 +87,8 @@ impl Scene {
         let load = Self::load(1.0);
         gpu.run(Some(load.clone()));
         let mut controller = Self::daemon(&state, &clock, &gpu, &feed).await;
-        let new = NewJob {
-            name: JobName::new("changes").expect("a name"),
-            gpus: vec![GpuRef::Index(0)],
-            batch_size: None,
-            work: Work::TotalSamples(Samples::new(400.0 * 3600.0 * hours)),
-            objective,
-            lease: Some(Seconds::new(86_400.0)),
-            control: true,
-            priority: 0,
-            tags: Default::default(),
-            processes: None,
-            replaces: None,
-            offers: Default::default(),
-            by: Caller::Local,
-            user: None,
-        };
         let job = JobId::new(controller.register(new).await.expect("registered").job_id).expect("an id");
-        let mut scene = Self { clock, feed, gpu, controller, job, state, at_references: Default::default(), load };
-        scene.step().await;
-        // A job's work counts from its first report on.
-        scene.at_references = Default::default();
-        scene
+        Self { clock, feed, gpu, controller, job, state, at_references: Default::default(), load }
     }
 
     async fn daemon(state: &std::path::Path, clock: &Arc<ManualClock>, gpu: &SimulatedGpu, feed: &Feed) -> Controller {
@@ -146,6 +156,16 @@ impl Scene {
 
     fn phase(&self) -> Option<Phase> {
         self.controller.jobs()[0].phase
+    }
+
+    /// Time passes without a report, but the job's processes run.
+    async fn wait(&mut self, seconds: u32) {
+        for _ in 0..seconds / 10 {
+            self.pass(Seconds::new(10.0));
+            self.feed.poll_due(self.clock.now()).await;
+            self.controller.renew_lease(&self.job).await.expect("open");
+            self.controller.tick().await;
+        }
     }
 
     async fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
@@ -344,4 +364,49 @@ async fn a_job_with_pauses_of_its_own_keeps_its_deadline() {
     let early = Seconds::from_delta(deadline - scene.clock.utc());
     assert!((0.0..900.0).contains(&early.get()), "{early} before its deadline");
     assert!(lowest < RANGE.max, "it was slowed");
+}
+
+#[tokio::test]
+async fn a_job_that_reports_seldom_does_not_count_as_standing_still() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let deadline: DateTime<Utc> = "2026-06-01T04:06:00Z".parse().expect("a time");
+    let objective = Objective { deadline: Some(deadline), ..Objective::UNBOUND };
+    let mut scene = Scene::start(dir.path().into(), 4.0, objective).await;
+    scene.train(900).await;
+    assert_eq!(scene.phase(), Some(Phase::Planned));
+    // Reports that are twice as far apart as the lease is long.
+    for interval in 0..9 {
+        scene.wait(1200).await;
+        let job = &scene.controller.jobs()[0];
+        assert!(interval < 3 || job.warnings.is_empty(), "{interval}: {:?}", job.warnings);
+        scene.step().await;
+    }
+}
+
+#[tokio::test]
+async fn a_held_job_waits_for_its_minimum_gain_in_each_decision() {
+    for (min_gain, expected) in [(0.01, Wanted::Hold), (0.9, Wanted::Run)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let start = NewStart {
+            by: StartBy::Within(Seconds::new(12.0 * 3600.0)),
+            duration: Some(Seconds::new(7200.0)),
+            power: Some(Watts::new(250.0)),
+            min_gain: Some(min_gain),
+            max_loss_probability: None,
+            idle_power: Watts::ZERO,
+        };
+        let offers = NewOffers { start: Some(start), ..NewOffers::default() };
+        let mut scene = Scene::with(dir.path().into(), new_job(Samples::new(1e6), Objective::UNBOUND, offers)).await;
+        let mut decisions = 0;
+        for _ in 0..60 {
+            scene.wait(30).await;
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            let job = &scene.controller.jobs()[0];
+            if job.start.is_some() {
+                decisions += 1;
+                assert_eq!(job.wanted, Some(expected), "{}", job.reason);
+            }
+        }
+        assert!(decisions > 30, "{decisions}");
+    }
 }

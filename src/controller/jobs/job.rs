@@ -187,6 +187,9 @@ pub(crate) struct Job {
     saved_record: Option<Record>,
 }
 
+/// Time without a report up to which progress is extrapolated, as a multiple of the usual time between reports.
+const LATE: f64 = 2.0;
+
 impl Job {
     /// Returns a job at its registration, or, with `stored` progress, after a restart of the daemon.
     pub(crate) fn new(
@@ -326,7 +329,10 @@ impl Job {
             let trained = self.reference().map_or(account.active, trained);
             return (account.samples, trained + lost + idle);
         }
-        let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
+        // Without a report for longer than usual, the job may no longer train.
+        let spacing = self.profiler.as_ref().and_then(Profiler::spacing).unwrap_or_default();
+        let longest = self.spec.lease.max(spacing * LATE);
+        let since = self.last_report_at.map_or(Seconds::ZERO, |at| now.monotonic.since(at)).min(longest);
         let idle = self.idling.since_report.min(since);
         let (rate, training) = match self.throughput_now() {
             Some(rate) if self.last_report_at.is_some() => (rate, since - idle),

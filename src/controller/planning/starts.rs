@@ -12,7 +12,7 @@ use wattune_core::domain::{CarbonSeries, JobId, StartOffer, Work};
 use wattune_core::forecast::{Model, reference_intensity};
 use wattune_core::plan::{
     HeldStart, InvalidStart, Latest, Prices, Reservation, StartAdvice, StartForecast, StartProfile, StartQuestion,
-    plan_held_starts,
+    StartReason, plan_held_starts,
 };
 use wattune_core::time::Now;
 use wattune_core::units::{Samples, Seconds, Watts};
@@ -240,8 +240,11 @@ impl Job {
         question.price_weight = self.spec.objective.price_weight;
         question.profile = profile;
         question.spread_key = Some(self.id.to_string());
-        // A job that waits already goes on waiting for any gain: the minimum gain counts when it begins to wait.
-        question.waiting_since = self.start.as_ref().map(|_| self.asked_at());
+        // A job that already waits for a cleaner window goes on waiting for any gain: the minimum gain counts when it
+        // begins to wait.
+        let waits =
+            |choice: &StartChoice| matches!(choice.kind, Some(StartReason::CleanerLater | StartReason::AroundOthers));
+        question.waiting_since = self.start.as_ref().filter(|choice| waits(choice)).map(|_| self.asked_at());
         HeldStart { question, gpus: self.spec.gpus.clone(), limit }
     }
 

@@ -42,7 +42,10 @@ impl fmt::Display for SharedViolation {
             Self::Cap { by, during } => {
                 let (by, during) = (by.get(), Lasting(*during));
                 write!(f, "the plans exceed the node's cap by up to {by:.0} W during {during}: ")?;
-                f.write_str("even the lowest limits of all GPUs add up to more")
+                f.write_str(
+                    "even the lowest limits that are measured for the jobs add up to more, so limits are lowered ",
+                )?;
+                f.write_str("below the plans, and the jobs may end later than planned")
             }
             Self::SharedBudget { during, by } => {
                 let (until, by) = (during.end().format("%FT%TZ"), by.get());
