@@ -305,6 +305,7 @@ async fn ledger_of_an_earlier_version_are_covered_from_their_next_start_on() {
         "ALTER TABLE recurring_jobs DROP COLUMN owners",
         "ALTER TABLE recurring_jobs DROP COLUMN members",
         "ALTER TABLE recurring_trials DROP COLUMN owners",
+        "DROP INDEX recurring_trials_with_earlier_jobs",
         "ALTER TABLE recurring_trials DROP COLUMN earlier_jobs",
         "PRAGMA user_version = 13",
     ];

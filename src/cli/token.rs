@@ -179,7 +179,7 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<Exit> {
         lists = keys.revoke(id)?.into_iter().map(|list| list.display().to_string()).collect();
     }
     if is_foreign {
-        say("token", "no token of wattune's own has such an id; added");
+        say("token", "added; wattune's own tokens never have such an id");
     }
     deliver(format!("revoked  {}\nlist     {}\n", ids.join(", "), lists.join(", ")).as_bytes(), None)?;
     Ok(Exit::Done)

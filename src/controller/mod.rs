@@ -386,7 +386,10 @@ impl Controller {
                 self.write_entry(Entry::Outcome(Box::new(outcome))).await;
             }
             Err(ControlError::Store(error)) => {
-                self.accounting.note_late(&stored.id);
+                // What cannot be read now may be readable later, unless it is damaged.
+                if !matches!(error, StoreError::Damaged { .. }) {
+                    self.accounting.note_late(&stored.id);
+                }
                 self.accounting.record_store_fault(&error);
             }
             Ok(None) | Err(_) => {}

@@ -72,7 +72,8 @@ impl Job {
         let fastest = self.profile().points.iter().map(|p| p.throughput.mean).reduce(SamplesPerSecond::max);
         let fastest = fastest.filter(|rate| *rate > SamplesPerSecond::ZERO);
         let since_report = self.progress_now(now).0 - self.progress.account.samples;
-        let left = self.remaining().map(|left| left - since_report).filter(|left| *left > Samples::ZERO);
+        let left = self.remaining().filter(|left| *left > Samples::ZERO);
+        let left = left.map(|left| (left - since_report).max(Samples::ZERO));
         let needed = left.map(|left| fastest.map_or(Seconds::ZERO, |rate| left / rate));
         Outcome {
             ends_at: needed.map(|needed| later(now.utc, needed.to_delta())),

@@ -174,8 +174,7 @@ fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: 
     Outlook { slots, errors, reference, prices: prices(signal, now), dwell: planning.dwell_s }
 }
 
-/// Returns the known prices and the mean of their magnitudes; `None` if the current price is unknown. Of prices around
-/// zero, the plain mean is no measure: it may be near zero, or below.
+/// Returns the known prices and their mean absolute value; `None` if the current price is unknown.
 pub(super) fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
     let known = signal.price()?.state.borrow().forecast.as_ref()?.known_values();
     known.at(now)?;

@@ -52,7 +52,7 @@ impl Counted {
         match request.purpose {
             LimitPurpose::Fixed => Self::Always(request.in_force),
             // The last write failed or had no full effect, so that the limit may stay in force.
-            LimitPurpose::Idle if request.unyielding => Self::Always(request.in_force),
+            LimitPurpose::Idle | LimitPurpose::Job { .. } if request.unyielding => Self::Always(request.in_force),
             LimitPurpose::Idle => Self::Always(request.floor),
             LimitPurpose::Job { .. } => Self::Always(request.wanted),
             LimitPurpose::Sweep { .. } => Self::Sweeping(request.wanted, request.floor),
@@ -135,9 +135,17 @@ impl SharedBudget {
         TimeSeries::from_points(slots.chain(after).filter_map(left).collect()).0
     }
 
-    /// Returns the part of `room` that the GPUs without a plan get if all members request their maximum.
+    /// Returns the part of `room` that the GPUs without a plan get if all members request their maximum. A GPU without
+    /// a plan may get what members of higher priority leave before members of lower priority do: these can then only
+    /// rely on what is left if the former request their minimum.
     fn unplanned_of(&self, room: Watts) -> Watts {
-        let requests: Vec<LimitRequest> = self.most.iter().chain(&self.unplanned).copied().collect();
+        let lowest = self.most.iter().map(|request| request.purpose).min();
+        let competes = lowest.is_some_and(|lowest| self.unplanned.iter().any(|request| request.purpose >= lowest));
+        let member = |request: &LimitRequest| match competes && Some(request.purpose) > lowest {
+            true => LimitRequest { wanted: request.floor, most: request.floor, ..*request },
+            false => *request,
+        };
+        let requests: Vec<LimitRequest> = self.most.iter().map(member).chain(self.unplanned.iter().copied()).collect();
         let grants = allocate(&requests, Some(u64::from(room.to_milliwatts())));
         grants.iter().skip(self.most.len()).map(|grant| grant.limit.watts()).sum()
     }
@@ -184,20 +192,22 @@ mod tests {
             unplanned,
         };
         let now = DateTime::from_timestamp(1_800_000_000, 0).expect("in range");
-        let constant = Some(Level::Watts(Watts::new(420.0)));
-        let cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
-        let left = |priority: i32| {
+        let left = |cap_w: u32, priorities: &[i32]| {
+            let constant = Some(Level::Watts(Watts::new(f64::from(cap_w))));
+            let cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
             let shared = SharedBudget {
-                schedule: CapSchedule::new(&cap, &[], Watts::new(600.0), now),
+                schedule: CapSchedule::new(&cap, &[], Watts::new(900.0), now),
                 budget: None,
                 members: Vec::new(),
                 others: BTreeMap::new(),
                 unplanned: vec![request(0, true)],
-                most: vec![request(priority, false)],
+                most: priorities.iter().map(|priority| request(*priority, false)).collect(),
                 lead: Seconds::new(5.0),
             };
             shared.left(now, now + TimeDelta::hours(2)).points()[0].1
         };
-        assert_eq!([100, 0, -100].map(left), [300.0, 210.0, 120.0].map(Watts::new));
+        assert_eq!([[100], [0], [-100]].map(|one| left(420, &one)), [300.0, 210.0, 120.0].map(Watts::new));
+        // What the first member leaves goes to the GPU without a plan before it goes to the second one.
+        assert_eq!([[10, 0], [10, -10], [10, 5]].map(|two| left(700, &two)), [400.0, 400.0, 600.0].map(Watts::new));
     }
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::job::{InvalidProblem, PlanSlot};
-use crate::domain::{Activity, Objective, PowerLimit, Profile, Promise, Quoted, TimeSeries, Work};
+use crate::domain::{Activity, Objective, PowerLimit, Profile, Promise, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::ErrorPaths;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -48,8 +48,20 @@ pub struct PastEmissions {
 pub struct Prices<'a> {
     /// Known past and future prices.
     pub known_prices: &'a TimeSeries<Quoted<PricePerMwh>>,
-    /// π_ref: mean of the known prices; also assumed for times without a known price.
+    /// π_ref: mean of the known prices, of negative ones without their sign. Of prices around zero, the plain mean would
+    /// be no measure.
     pub reference: PricePerMwh,
+}
+
+impl Prices<'_> {
+    /// Returns the price in a slot divided by π_ref; the mean of all known prices where the price is unknown.
+    pub(super) fn relative(&self) -> impl Fn(&Slot) -> f64 {
+        let Self { known_prices, reference } = *self;
+        let mean = |slot: &Slot| known_prices.mean_over(slot, |price| price.value.get()).map(|(mean, _)| mean);
+        let all = known_prices.start().zip(known_prices.end()).and_then(|(from, to)| Slot::new(from, to));
+        let usual = all.and_then(|all| mean(&all)).unwrap_or_else(|| reference.get());
+        move |slot: &Slot| mean(slot).unwrap_or(usual) / reference.get()
+    }
 }
 
 /// Input of planning for one job.
@@ -118,19 +130,16 @@ impl Request<'_> {
     }
 
     /// Returns the intensity to minimise in each slot, in g/kWh: (1−w)·c_t + w·c_ref·π_t/π_ref with the price weight w,
-    /// so that energy at the mean price costs as much as energy at c_ref. Negative results become 0, so that no plan
+    /// so that energy at the price π_ref costs as much as energy at c_ref. Negative results become 0, so that no plan
     /// gains by using more energy than the work needs. The result is c_t if price has no weight or prices are unknown.
     pub fn weighed_intensities(&self, slots: &[PlanSlot]) -> Vec<GramsPerKwh> {
         let weight = self.objective.price_weight;
         let carbon = |s: &PlanSlot| s.intensity.max(GramsPerKwh::ZERO);
         let prices = self.prices.filter(|_| self.weighing() == Weighing::CarbonAndPrice);
-        let Some(Prices { known_prices, reference }) = prices else { return slots.iter().map(carbon).collect() };
-        let c_ref = self.reference_intensity.max(GramsPerKwh::ZERO);
-        let weighed = |s: &PlanSlot| {
-            let price =
-                known_prices.mean_over(&s.slot, |p| p.value.get()).map_or(1.0, |(mean, _)| mean / reference.get());
-            (carbon(s) * (1.0 - weight) + c_ref * (weight * price)).max(GramsPerKwh::ZERO)
-        };
+        let Some(prices) = prices else { return slots.iter().map(carbon).collect() };
+        let (c_ref, price) = (self.reference_intensity.max(GramsPerKwh::ZERO), prices.relative());
+        let weighed =
+            |s: &PlanSlot| (carbon(s) * (1.0 - weight) + c_ref * (weight * price(&s.slot))).max(GramsPerKwh::ZERO);
         slots.iter().map(weighed).collect()
     }
 }

@@ -93,8 +93,9 @@ const PUT_BY: f64 = 0.1;
 const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 /// Reduction of the prior log likelihood with each doubling of the random walk's deviation.
 const DOUBLING_PENALTY: f64 = 3.0;
-/// Factor on the cost limit (`beta`) in the first epoch of a run with a batch size that has reached the target: if its
-/// epochs cost that much more than before, the job has probably changed, which only the cost of a whole epoch shows.
+/// Factor on the cost limit (`beta`) in the first epoch of a run with a batch size that has reached the target. If its
+/// epochs cost more than `beta` allows, the job has probably changed, which only a whole epoch shows. A cost beyond this
+/// factor has other causes.
 const KNOWN: f64 = 5.0;
 /// Minimum allowance for losses at which a batch size whose runs were all stopped runs again, as a multiple of the cost
 /// of the most expensive of these runs.

@@ -38,17 +38,14 @@ impl StartForecast {
         Self { carbon, horizon, price: None, errors: ErrorPaths::default() }
     }
 
-    /// Adds electricity prices, which count as far as a question weighs them: energy at the mean price costs as much as
+    /// Adds electricity prices, which count as far as a question weighs them: energy at the price π_ref costs as much as
     /// energy at the reference intensity `c_ref`, as in the plans of jobs. Times without a price have the mean price.
     #[must_use]
     pub fn with_prices(mut self, prices: Prices<'_>, c_ref: GramsPerKwh) -> Self {
-        let Prices { known_prices, reference } = prices;
-        if reference > PricePerMwh::ZERO && !known_prices.is_empty() {
-            let relative = |slot: &Slot| {
-                let mean = known_prices.mean_over(slot, |price| price.value.get());
-                c_ref.get() * mean.map_or(1.0, |(mean, _)| mean / reference.get())
-            };
-            let slots = self.horizon.slots.iter().map(|s| (s.slot.start(), s.slot.end(), relative(&s.slot)));
+        if prices.reference > PricePerMwh::ZERO && !prices.known_prices.is_empty() {
+            let relative = prices.relative();
+            let price = |slot: &Slot| c_ref.get() * relative(slot);
+            let slots = self.horizon.slots.iter().map(|s| (s.slot.start(), s.slot.end(), price(&s.slot)));
             self.price = Some(Cumulated::new(slots));
         }
         self

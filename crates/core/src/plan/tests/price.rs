@@ -57,9 +57,9 @@ fn without_prices_only_carbon_counts_and_this_is_reported() {
     let known_prices = prices(&[-90.0, -10.0]);
     request.prices = Some(Prices { known_prices: &known_prices, reference: PricePerMwh::new(-50.0) });
     assert_eq!(request.weighing(), Weighing::NoPrices, "a mean below zero makes nothing commensurable");
-    // Hours without a price use the mean price; a negative price gives an intensity of 0, not less.
-    let known_prices = prices(&[-500.0, 10.0]);
+    // Hours without a price have the mean of the known ones; a negative price gives an intensity of 0, not less.
+    let known_prices = prices(&[-20.0, 80.0]);
     request.prices = Some(Prices { known_prices: &known_prices, reference: PricePerMwh::new(50.0) });
     let weighed = request.weighed_intensities(&job.horizon);
-    assert_eq!((weighed[0], weighed[2]), (GramsPerKwh::ZERO, REFERENCE));
+    assert_eq!((weighed[0], weighed[2]), (GramsPerKwh::ZERO, REFERENCE * 0.6));
 }
