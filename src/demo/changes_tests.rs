@@ -408,5 +408,8 @@ async fn a_held_job_waits_for_its_minimum_gain_in_each_decision() {
             }
         }
         assert!(decisions > 30, "{decisions}");
+        // The next daemon knows whether it waits.
+        let stored = scene.controller.store().job(&scene.job).await.expect("readable").expect("stored");
+        assert_eq!(stored.progress.presence.waits_for_window, expected == Wanted::Hold);
     }
 }

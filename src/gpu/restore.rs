@@ -125,8 +125,13 @@ pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)
     let is_absent = |id: &GpuId| handles.iter().all(|handle| handle.identity().id != *id);
     let why = "the GPU is missing; run `wattune restore` or start the daemon once it is back";
     let failed = |original| Restored::Failed { original, shown: None, why: why.into() };
+    let is_in_place = journal.check_place().is_ok();
+    let outcome = |id: &GpuId, original| match is_in_place {
+        true => failed(original),
+        false => failed(original).without_journal(id),
+    };
     let missing = journal.entries().filter(|(id, _)| is_absent(id));
-    let missing = missing.map(|(id, entry)| (id.clone(), failed(entry.original)));
+    let missing = missing.map(|(id, entry)| (id.clone(), outcome(id, entry.original)));
     missing.inspect(|(id, outcome)| tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}")).collect()
 }
 

@@ -13,6 +13,9 @@ pub struct Presence {
     /// Absence of the job from its GPUs; `None` while the job is on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absence: Option<Absence>,
+    /// True if the daemon has a held job wait for a cleaner window. The job's minimum gain counts only until it waits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_window: bool,
     /// Time of the job's first start; `None` while it is held, and for a job that was never held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun_at: Option<DateTime<Utc>>,

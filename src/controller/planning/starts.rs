@@ -100,6 +100,12 @@ impl Starts {
             if job.start.as_ref().map(|before| before.start) != Some(choice.start) {
                 tracing::info!(job.id = %id, "job {id}: start chosen for {}", choice.start.format("%FT%TZ"));
             }
+            let waits = &mut job.progress.presence.waits_for_window;
+            *waits = match choice.kind {
+                Some(StartReason::CleanerLater | StartReason::AroundOthers) => true,
+                Some(StartReason::AfterOthers) | None => *waits,
+                Some(_) => false,
+            };
             job.reason.clone_from(&choice.reason);
             job.start = Some(choice);
         }
@@ -242,9 +248,7 @@ impl Job {
         question.spread_key = Some(self.id.to_string());
         // A job that already waits for a cleaner window goes on waiting for any gain: the minimum gain counts when it
         // begins to wait.
-        let waits =
-            |choice: &StartChoice| matches!(choice.kind, Some(StartReason::CleanerLater | StartReason::AroundOthers));
-        question.waiting_since = self.start.as_ref().filter(|choice| waits(choice)).map(|_| self.asked_at());
+        question.waiting_since = self.progress.presence.waits_for_window.then(|| self.asked_at());
         HeldStart { question, gpus: self.spec.gpus.clone(), limit }
     }
 
