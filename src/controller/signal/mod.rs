@@ -159,7 +159,12 @@ impl Signal {
             }
         }
         let basis = self.basis;
-        if matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape)
+        // The model may be that of a source of another kind, which the ledger's series never joins.
+        let leading = self.accounting_series.sources().first();
+        let is_joined =
+            self.forecast.as_deref().zip(leading).is_none_or(|(f, lead)| same_signal(lead, &SourceKey::of(f)));
+        if is_joined
+            && matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape)
             && self.accounting_series.series().at(now.utc).is_none()
             && let Some((leading, point)) = self.accounting_series.fill(basis.slot, basis.value)
         {

@@ -233,7 +233,10 @@ impl Http {
     fn note_skew(&self, response: &Response, now: DateTime<Utc>) {
         let date = response.headers().get(header::DATE).and_then(|d| d.to_str().ok());
         let theirs = date.and_then(|d| DateTime::parse_from_rfc2822(d).ok());
-        self.remembered().skew = theirs.map(|t| t.to_utc() - now);
+        // A cache on the way keeps the date, and says how old the response is.
+        let age = response.headers().get(header::AGE).and_then(|age| age.to_str().ok()?.parse::<u32>().ok());
+        let age = TimeDelta::seconds(age.unwrap_or(0).into());
+        self.remembered().skew = theirs.map(|t| t.to_utc() + age - now);
     }
 
     /// Returns a note if this machine's clock and the source's differ: values would then be applied at the wrong time.

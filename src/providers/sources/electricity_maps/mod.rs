@@ -230,7 +230,12 @@ impl ElectricityMaps {
         let wanted = u8::from(self.settings.horizon_hours);
         let mut hours = if self.short_forecast.stands(now) { wanted.min(USUAL_HOURS) } else { wanted };
         let mut answer = self.ask_ahead(zone, hours, now).await;
-        if hours > USUAL_HOURS && matches!(answer, Err(ProviderError::Unexpected { status: 400 | 422, .. })) {
+        // A plan without this horizon is refused like one without forecasts.
+        let is_refused = |error: &ProviderError| {
+            let by_status = matches!(error, ProviderError::Unexpected { status: 400 | 422, .. });
+            by_status || not_in_plan(error) || is_unexplained(error)
+        };
+        if hours > USUAL_HOURS && answer.as_ref().is_err_and(is_refused) {
             hours = USUAL_HOURS;
             answer = self.ask_ahead(zone, hours, now).await;
             if answer.is_ok() {

@@ -266,19 +266,20 @@ async fn what_is_not_used_is_not_asked() {
 
 #[tokio::test]
 async fn a_horizon_that_the_plan_refuses_becomes_24_hours() {
-    let server = MockServer::start().await;
-    let refused = status(400, r#"{"error":"horizonHours must be one of 6, 24"}"#);
-    let asked = |hours: &str| Mock::given(path(FORECAST)).and(query_param("horizonHours", hours));
-    asked("72").respond_with(refused.clone()).mount(&server).await;
-    asked("24").respond_with(ok(AHEAD)).mount(&server).await;
-    Mock::given(path(HISTORY)).respond_with(ok(BEHIND)).mount(&server).await;
-    let maps = maps_with(server, "horizon_hours = 72");
-    for _ in 0..2 {
-        let answer = maps.fetch(NOW).await.expect("24 hours");
-        assert!(answer.notes[0].contains("72 h was refused") && answer.notes[0].contains("horizon_hours = 24"));
-        assert!(answer.notes[1].contains("24 h were asked for"), "{:?}", answer.notes);
+    for refused in [status(400, r#"{"error":"horizonHours must be one of 6, 24"}"#), status(401, NOT_IN_PLAN)] {
+        let server = MockServer::start().await;
+        let asked = |hours: &str| Mock::given(path(FORECAST)).and(query_param("horizonHours", hours));
+        asked("72").respond_with(refused).mount(&server).await;
+        asked("24").respond_with(ok(AHEAD)).mount(&server).await;
+        Mock::given(path(HISTORY)).respond_with(ok(BEHIND)).mount(&server).await;
+        let maps = maps_with(server, "horizon_hours = 72");
+        for _ in 0..2 {
+            let answer = maps.fetch(NOW).await.expect("24 hours");
+            assert!(answer.notes[0].contains("72 h was refused") && answer.notes[0].contains("horizon_hours = 24"));
+            assert!(answer.notes[1].contains("24 h were asked for"), "{:?}", answer.notes);
+        }
+        assert_eq!(maps.requests(FORECAST).await.len(), 3, "72, 24, and 24 the next time");
     }
-    assert_eq!(maps.requests(FORECAST).await.len(), 3, "72, 24, and 24 the next time");
 
     let unknown = status(400, r#"{"message":"Unknown zone"}"#);
     let server = serve(&[(FORECAST, unknown.clone()), (HISTORY, unknown)]).await;

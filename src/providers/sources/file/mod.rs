@@ -169,7 +169,12 @@ impl<V: FileSignal> FileProvider<V> {
                 let span = Slot::new(now - LOOKBACK, now + AHEAD);
                 let part =
                     |series: &TimeSeries<Quoted<V>>| span.map_or_else(Vec::new, |s| series.overlapping(&s).to_vec());
-                (part(&file.expected), part(&file.actual), file.issued_at.unwrap_or(modified))
+                let mut expected = part(&file.expected);
+                // The past values of an only column are actual ones: as forecasts, they would count as exact.
+                if file.one_for_both {
+                    expected.retain(|(slot, _)| now < slot.end());
+                }
+                (expected, part(&file.actual), file.issued_at.unwrap_or(modified))
             }
             Timing::Replay => {
                 let anchor = *self.state().anchor.get_or_insert(now);
