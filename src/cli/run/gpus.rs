@@ -1,5 +1,8 @@
 //! Finds the GPUs of a command by its environment, as CUDA, containers and Slurm describe them.
 
+use std::fs::DirEntry;
+use std::path::Path;
+
 use serde::Deserialize;
 
 /// GPU as the daemon lists it.
@@ -31,13 +34,12 @@ impl Visible {
     /// Reads the environment of this process, and the driver's files.
     pub(super) fn read() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
-        let entries = std::fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
         Self {
             cuda: variable("CUDA_VISIBLE_DEVICES"),
             order: variable("CUDA_DEVICE_ORDER"),
             container: variable("NVIDIA_VISIBLE_DEVICES"),
             slurm: variable("SLURM_JOB_GPUS"),
-            driver: entries.filter_map(|entry| entry.file_name().into_string().ok()).collect(),
+            driver: shown_by_driver(Path::new("/")),
         }
     }
 
@@ -120,6 +122,21 @@ impl Visible {
         };
         indexes.iter().map(one).collect()
     }
+}
+
+/// Returns the PCI bus ids of the GPUs that the driver shows below `root`. In some containers it shows all GPUs of the
+/// machine: those without a device file do not count, unless all are.
+fn shown_by_driver(root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root.join("proc/driver/nvidia/gpus")).into_iter().flatten().flatten();
+    let is_usable = |entry: &DirEntry| {
+        let text = std::fs::read_to_string(entry.path().join("information")).unwrap_or_default();
+        let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"));
+        minor.is_none_or(|minor| root.join(format!("dev/nvidia{}", minor.trim())).exists())
+    };
+    let bus_id = |entry: DirEntry| entry.file_name().into_string().ok();
+    let (usable, others): (Vec<DirEntry>, Vec<DirEntry>) = entries.partition(is_usable);
+    let shown = if usable.is_empty() { others } else { usable };
+    shown.into_iter().filter_map(bus_id).collect()
 }
 
 /// Returns the GPUs of a task in a Slurm job that was `given` these GPUs. Slurm's indexes are the node's or, where
@@ -258,5 +275,22 @@ mod tests {
             let error = chosen(&visible, &gpus).expect_err(expected);
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn in_a_container_only_gpus_with_a_device_file_count() {
+        let root = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| root.path().join(path);
+        for (bus, minor) in [("0000:0a:00.0", 0), ("0000:1a:00.0", 1)] {
+            let folder = at("proc/driver/nvidia/gpus").join(bus);
+            std::fs::create_dir_all(&folder).expect("made");
+            let text = format!("Model: \t\t A40\nDevice Minor: \t {minor}\n");
+            std::fs::write(folder.join("information"), text).expect("written");
+        }
+        assert_eq!(shown_by_driver(root.path()).len(), 2, "where no device file is known, all count");
+        std::fs::create_dir(at("dev")).expect("made");
+        std::fs::write(at("dev/nvidia1"), "").expect("written");
+        assert_eq!(shown_by_driver(root.path()), ["0000:1a:00.0"]);
+        assert!(shown_by_driver(&at("dev")).is_empty(), "no driver");
     }
 }
