@@ -71,8 +71,8 @@ class Reporter:
 def is_reporting_rank():
     """Returns whether this process reports: of several ranks on a node only the first does.
 
-    torchrun, accelerate, Lightning and Ray Train set LOCAL_RANK, some of them after the process has started. If
-    `wattune run` itself runs within one rank, WATTUNE_LOCAL_RANK has that rank.
+    torchrun, accelerate, Lightning and Ray Train set LOCAL_RANK, some of them after the process has started. A user may
+    set WATTUNE_LOCAL_RANK to the rank that reports in addition to the first; nothing in wattune sets it.
     """
     rank = os.environ.get("LOCAL_RANK", "0")
     return rank in ("0", "") or rank == os.environ.get("WATTUNE_LOCAL_RANK")

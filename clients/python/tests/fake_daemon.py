@@ -37,7 +37,8 @@ class FakeDaemon:
         self.pid_namespace = 1
         self.energy_j = [1000.0] * len(self.models)
         self.power_w = 100.0
-        self.intensity = 300.0
+        self.intensity: float | None = 300.0
+        self.planned_with: float | None = 310.0
         self.lose_next_answer = False
         self.when: Any = {}
         self._server: socketserver.BaseServer | None = None
@@ -97,7 +98,7 @@ class FakeDaemon:
                 return result
         parts = path.strip("/").split("/")[1:]
         if parts == ["status"]:
-            carbon = {"intensity_g_per_kwh": self.intensity, "planned_with_g_per_kwh": 310.0, "zone": "DE"}
+            carbon = {"intensity_g_per_kwh": self.intensity, "planned_with_g_per_kwh": self.planned_with, "zone": "DE"}
             return 200, {
                 "gpus": self.gpus(),
                 "jobs": [],

@@ -52,6 +52,7 @@ def test_energy_and_emissions_are_the_daemons(daemon: FakeDaemon) -> None:
     assert data.gpu_energy == pytest.approx(0.003)
     assert (data.gpu_count, data.gpu_model) == (2, "2 x NVIDIA A40")
     assert data.energy_consumed == pytest.approx(data.gpu_energy + data.cpu_energy + data.ram_energy)
+    assert data.emissions is not None
     assert data.emissions_rate == pytest.approx(data.emissions / data.duration)
     with open("emissions.csv") as file:
         assert file.readline().strip() == COLUMNS
@@ -70,6 +71,34 @@ def test_each_stretch_has_the_intensity_of_its_time(daemon: FakeDaemon) -> None:
         daemon.energy_j[0] += 3.6e6
     assert tracker.final_emissions == pytest.approx(0.9, rel=1e-3)
     assert not os.path.exists("emissions.csv")
+
+
+def test_an_unknown_intensity_is_the_planned_one(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.intensity, daemon.planned_with = None, 475.0
+    with EmissionsTracker(measure_power_secs=0.1) as tracker:
+        daemon.energy_j[0] += 3.6e6
+        tracker.flush()
+    assert tracker.final_emissions == pytest.approx(0.475, rel=1e-3)
+    assert caplog.text.count("computed with the 475 g/kWh") == 1
+
+
+def test_without_any_intensity_emissions_are_unknown(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.intensity = daemon.planned_with = None
+    with EmissionsTracker() as tracker:
+        daemon.energy_j[0] += 3.6e6
+        tracker.flush()
+        daemon.intensity = 300.0
+        daemon.energy_j[0] += 3.6e6
+    assert tracker.final_emissions is None
+    data = tracker.final_emissions_data
+    assert data is not None
+    assert data.gpu_energy == pytest.approx(2.0)
+    assert [(row["emissions"], row["emissions_rate"]) for row in rows()] == [("", "")] * 2
+    assert caplog.text.count("emissions are unknown") == 1
+    with EmissionsTracker(force_carbon_intensity_g_co2e_kwh=100.0, save_to_file=False) as forced:
+        daemon.intensity = None
+        daemon.energy_j[0] += 3.6e6
+    assert forced.final_emissions == pytest.approx(0.1, rel=1e-3)
 
 
 def test_the_file_is_appended_updated_and_kept(daemon: FakeDaemon) -> None:

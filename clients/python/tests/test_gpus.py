@@ -104,10 +104,30 @@ def test_the_driver_shows_gpus(folder: Path) -> None:
         gpu.mkdir(parents=True)
         (gpu / "information").write_text(f"Model: \t\t A40\nGPU UUID: \t {name}\nDevice Minor: \t {minor}\n")
     dev.mkdir()
-    assert [gpu.uuid for gpu in visible_to_process(proc, dev)] == ["GPU-aa1", "GPU-ab2"]
+    (dev / "nvidiactl").touch()
+    assert visible_to_process(proc, dev) is None
     (dev / "nvidia1").touch()
-    assert [gpu.uuid for gpu in visible_to_process(proc, dev)] == ["GPU-ab2"]
+    assert visible_to_process(proc, dev) == [Visible("GPU-ab2", "0000:01:00.0")]
+    (dev / "nvidia0").touch()
+    seen = visible_to_process(proc, dev)
+    assert seen is not None
+    assert [gpu.uuid for gpu in seen] == ["GPU-aa1", "GPU-ab2"]
     assert visible_to_process(folder / "none", dev) == []
+
+
+def test_a_process_without_gpus_has_none() -> None:
+    for environment, seen in (
+        ({}, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, []),
+    ):
+        with pytest.raises(Unresolved, match="this process sees no GPU"):
+            resolve(environment, SAME, seen)
+        assert resolve(environment, SAME, seen, framework=["GPU-ab2"]).gpus == ("GPU-ab2",)
+        simulated = [Gpu("SIM-0", 0, "simulated", simulated=True)]
+        assert resolve(environment, simulated, seen).gpus == ("SIM-0",)
+    # A device plugin may name GPUs by other means than the variable.
+    assert resolve({"NVIDIA_VISIBLE_DEVICES": "void"}, SAME, [Visible("GPU-ab2", "")]).gpus == ("GPU-ab2",)
 
 
 @pytest.mark.parametrize(

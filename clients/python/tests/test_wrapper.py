@@ -75,7 +75,7 @@ def test_a_script_replaces_the_job_of_the_run(
 
 
 def test_a_run_without_wishes_and_control_adds_only_that(
-    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, sock: str, progress: sockets.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = {"eta": 1.0, "max_slowdown": 0.03, "price_weight": 0.0}
     of_run = register(daemon, monkeypatch, objective=usual, control=False, priority=0, tags={}, batch_size=None)
@@ -151,3 +151,45 @@ def test_a_lost_answer_about_a_replacement_makes_no_second_job(
         until(lambda: job.id is not None)
         assert len(daemon.jobs) == 2
         assert job.problem is None
+
+
+def test_a_job_of_the_prolog_is_replaced_by_those_of_its_processes(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has the GPUs that it sees, its process, and its own lease."""
+    daemon.pid_namespace = os.stat("/proc/self/ns/pid").st_ino
+    of_prolog = register(daemon, monkeypatch, gpus=[0, 1], lease_s=300.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with wattune.job("first", socket=sock):
+        (first,) = daemon.wait_for("POST", "/v1/jobs")
+        until(lambda: len(daemon.jobs) == 2)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        with wattune.job("second", socket=sock) as job:
+            _, second = daemon.wait_for("POST", "/v1/jobs", 2)
+            until(lambda: job.id is not None)
+            assert job.problem is None
+    known = {"lease_s": 60.0, "pids": [os.getpid()]}
+    assert first == {"name": "first", "gpus": ["GPU-0"], "replaces": of_prolog["job_id"], **known}
+    assert second == {"name": "second", "gpus": ["GPU-1"], **known}
+
+
+@pytest.mark.parametrize(
+    ("models", "devices"),
+    [
+        # CUDA's order is unknown.
+        (["A40", "H100", "A40"], "1"),
+        # The process sees GPUs that were not allocated to it.
+        (["A40"] * 3, None),
+    ],
+)
+def test_gpus_that_are_uncertain_are_those_of_the_prologs_job(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch, models: list[str], devices: str | None
+) -> None:
+    daemon.models, daemon.energy_j = models, [0.0] * 3
+    register(daemon, monkeypatch, gpus=[0, 1], processes={"pids": [], "cgroup": "/job_7", "running": 1})
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    with wattune.job("a", socket=sock):
+        (body,) = daemon.wait_for("POST", "/v1/jobs")
+    assert body["gpus"] == ["GPU-0", "GPU-1"]
+    assert (body["cgroup"], "pids" in body) == ("/job_7", False)

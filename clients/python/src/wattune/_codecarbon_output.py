@@ -26,7 +26,8 @@ class OutputMethod(str, Enum):
 class EmissionsData:
     """Figures of a run. Energies are in kilowatt-hours, powers are means in watts, emissions in kilograms.
 
-    What the daemon does not tell is empty or zero: the country, the place, and how busy devices were.
+    What the daemon does not tell is empty or zero: the country, the place, and how busy devices were. If the carbon
+    intensity of some of the energy is unknown, emissions are None, and empty in a file.
     """
 
     timestamp: str = ""
@@ -34,8 +35,8 @@ class EmissionsData:
     run_id: str = ""
     experiment_id: str = ""
     duration: float = 0.0
-    emissions: float = 0.0
-    emissions_rate: float = 0.0
+    emissions: float | None = 0.0
+    emissions_rate: float | None = 0.0
     cpu_power: float = 0.0
     gpu_power: float = 0.0
     ram_power: float = 0.0
@@ -75,12 +76,15 @@ class EmissionsData:
 
     def minus(self, earlier: EmissionsData, duration: float) -> EmissionsData:
         """Returns the figures of the time since `earlier`, which took so long."""
-        parts = ("emissions", "cpu_energy", "gpu_energy", "ram_energy", "energy_consumed", "water_consumed")
+        parts = ("cpu_energy", "gpu_energy", "ram_energy", "energy_consumed", "water_consumed")
         left = replace(
             self, duration=duration, **{name: getattr(self, name) - getattr(earlier, name) for name in parts}
         )
         seconds = max(duration, 1e-9)
-        left.emissions_rate = left.emissions / seconds
+        left.emissions = left.emissions_rate = None
+        if self.emissions is not None and earlier.emissions is not None:
+            left.emissions = self.emissions - earlier.emissions
+            left.emissions_rate = left.emissions / seconds
         for device in ("cpu", "gpu", "ram"):
             setattr(left, f"{device}_power", getattr(left, f"{device}_energy") * 3.6e6 / seconds)
         return left

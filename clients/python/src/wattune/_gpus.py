@@ -73,18 +73,20 @@ def from_daemon(listing: Any) -> list[Gpu]:
     return sorted(gpus, key=lambda gpu: gpu.index)
 
 
-def visible_to_process(root: Path = _PROC, dev: Path = Path("/dev")) -> list[Visible]:
+def visible_to_process(root: Path = _PROC, dev: Path = Path("/dev")) -> list[Visible] | None:
     """Returns the GPUs whose files the driver and the container runtime show to this process, by PCI bus id.
 
     Container runtimes show either the chosen GPUs' folders in /proc alone, or all folders but only the chosen GPUs'
-    device files: a GPU counts if it has both. Empty if there is no NVIDIA driver.
+    device files: a GPU counts if it has both. Empty if there is no NVIDIA driver; None if there are GPUs and this
+    process has none of their device files, so that it can use none.
     """
     found = []
     try:
         folders = sorted(root.iterdir())
     except OSError:
         return []
-    has_devices = any(re.fullmatch(r"nvidia\d+", name) for name in _names(dev))
+    if folders and not any(re.fullmatch(r"nvidia\d+", name) for name in _names(dev)):
+        return None
     for folder in folders:
         try:
             text = (folder / "information").read_text()
@@ -92,7 +94,7 @@ def visible_to_process(root: Path = _PROC, dev: Path = Path("/dev")) -> list[Vis
             continue
         uuid = re.search(r"^GPU UUID:\s*(GPU-\S+)", text, re.MULTILINE)
         minor = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
-        if uuid and (not has_devices or minor is None or (dev / f"nvidia{minor[1]}").exists()):
+        if uuid and (minor is None or (dev / f"nvidia{minor[1]}").exists()):
             found.append(Visible(uuid[1], folder.name))
     return found
 
@@ -100,7 +102,7 @@ def visible_to_process(root: Path = _PROC, dev: Path = Path("/dev")) -> list[Vis
 def resolve(
     environ: Mapping[str, str],
     daemon: Sequence[Gpu],
-    visible: Sequence[Visible] = (),
+    visible: Sequence[Visible] | None = (),
     framework: Sequence[str] | None = None,
     processes: int | None = 1,
 ) -> Selection:
@@ -109,7 +111,7 @@ def resolve(
     Args:
         environ: The process's environment.
         daemon: All GPUs of the daemon, by index.
-        visible: GPUs that the driver shows to this process, by PCI bus id.
+        visible: GPUs that the driver shows to this process, by PCI bus id; None if it shows that there are none.
         framework: UUIDs of CUDA's devices in CUDA's order, as an initialised framework tells them: the truth.
         processes: Number of the training's processes on this node; each is taken to use the GPU of its local rank.
 
@@ -148,10 +150,16 @@ def pick(selection: Selection, devices: Sequence[int]) -> Selection:
     return Selection(tuple(selection.gpus[device] for device in devices), shared=selection.shared, origin=origin)
 
 
-def _candidates(environ: Mapping[str, str], daemon: Sequence[Gpu], visible: Sequence[Visible]) -> tuple[list[Gpu], str]:
+def _candidates(
+    environ: Mapping[str, str], daemon: Sequence[Gpu], visible: Sequence[Visible] | None
+) -> tuple[list[Gpu], str]:
     """Returns the GPUs among which CUDA counts, in the order of PCI bus ids, and how they were found."""
     by_uuid = {gpu.uuid: gpu for gpu in daemon}
-    if visible and not all(gpu.simulated for gpu in daemon):
+    shown = environ.get("NVIDIA_VISIBLE_DEVICES", "").strip()
+    simulated = all(gpu.simulated for gpu in daemon)
+    if not simulated and (visible is None or (not visible and shown in ("void", "none"))):
+        raise Unresolved("this process sees no GPU; name the job's GPUs in gpus=[…]")
+    if visible and not simulated:
         seen = [by_uuid[gpu.uuid] for gpu in visible if gpu.uuid in by_uuid]
         if not seen:
             raise Unresolved(
@@ -159,7 +167,6 @@ def _candidates(environ: Mapping[str, str], daemon: Sequence[Gpu], visible: Sequ
                 "another node?"
             )
         return seen, "the GPUs that this process sees"
-    shown = environ.get("NVIDIA_VISIBLE_DEVICES", "").strip()
     if shown in ("", "all", "void", "none"):
         return list(daemon), "all GPUs of the daemon"
     chosen = [gpu for gpu in daemon if any(_names_gpu(word, gpu) for word in shown.split(","))]

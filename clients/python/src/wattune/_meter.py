@@ -37,7 +37,9 @@ class Reading:
         gpus: GPUs by UUID.
         packages: CPU packages, in the daemon's order.
         dram: Memory by the number of its package.
-        intensity_g_per_kwh: Carbon intensity now; None while it is unknown.
+        intensity_g_per_kwh: Carbon intensity now, or the one that the daemon plans with while that is unknown; None if
+            there is neither.
+        is_assumed: True if the intensity is the one that the daemon plans with.
         zone: Zone of the grid.
         daemon: What changes when the daemon restarts, and with it all energies.
     """
@@ -47,6 +49,7 @@ class Reading:
     packages: list[Energy] = field(default_factory=list)
     dram: dict[int, Energy] = field(default_factory=dict)
     intensity_g_per_kwh: float | None = None
+    is_assumed: bool = False
     zone: str | None = None
     daemon: str = ""
 
@@ -92,12 +95,15 @@ class Meter:
             if zone["kind"] == "dram" and zone.get("energy_j") is not None and number.isdigit():
                 dram[int(number)] = _energy(zone, _age(zone) - answered_in)
         carbon = status.get("carbon") or {}
+        intensity = carbon.get("intensity_g_per_kwh")
+        assumed = carbon.get("planned_with_g_per_kwh") if intensity is None else None
         return Reading(
             at=begun,
             gpus=gpus,
             packages=[_energy(zone, _age(zone) - answered_in) for zone in packages],
             dram=dram,
-            intensity_g_per_kwh=carbon.get("intensity_g_per_kwh", carbon.get("planned_with_g_per_kwh")),
+            intensity_g_per_kwh=assumed if intensity is None else intensity,
+            is_assumed=assumed is not None,
             zone=carbon.get("zone"),
             daemon=str(status.get("started_at", "")),
         )
@@ -148,10 +154,17 @@ class Meter:
 
 
 class Totals:
-    """Energy and emissions so far."""
+    """Energy and emissions so far. Energy without a carbon intensity (`unknown_kwh`) has no emissions."""
 
     def __init__(self) -> None:
-        self.gpu_kwh = self.cpu_kwh = self.dram_kwh = self.kg = 0.0
+        self.gpu_kwh = self.cpu_kwh = self.dram_kwh = 0.0
+        self.unknown_kwh = 0.0
+        self._known_kg = 0.0
+
+    @property
+    def kg(self) -> float | None:
+        """Emissions of all the energy; None if the carbon intensity of some of it is unknown."""
+        return self._known_kg if self.unknown_kwh == 0.0 else None
 
     def add(self, last: Reading, now: Reading, gpus: list[str], pue: float, forced: float | None) -> None:
         """Adds the energy between two readings.
@@ -174,7 +187,10 @@ class Totals:
         self.cpu_kwh += cpu
         self.dram_kwh += dram
         intensity = now.intensity_g_per_kwh if forced is None else forced
-        self.kg += (gpu + cpu + dram) * (intensity or 0.0) / 1000.0
+        if intensity is None:
+            self.unknown_kwh += gpu + cpu + dram
+        else:
+            self._known_kg += (gpu + cpu + dram) * intensity / 1000.0
 
 
 def _age(device: Mapping[str, Any]) -> float:

@@ -155,17 +155,31 @@ class Session:
         chosen = self.spec.gpus
         if chosen is not None and not str(chosen[0]).startswith("cuda:"):
             return _gpus.Selection(chosen, origin="gpus=[…]")
+        allocated = None
         if chosen is None and replaced is not None:
-            return _gpus.Selection(tuple(replaced["gpus"]), origin="the GPUs of `wattune run`")
+            allocated = _gpus.Selection(tuple(replaced["gpus"]), origin="the GPUs of the job that this one replaces")
+            if self._wrapper.progress_socket is not None:
+                return allocated
         known, seen = _gpus.from_daemon(status["gpus"]), _gpus.visible_to_process()
         if chosen is None:
-            return _gpus.resolve(self._environ, known, seen, framework, self._ranks.local_world)
+            try:
+                own = _gpus.resolve(self._environ, known, seen, framework, self._ranks.local_world)
+            except _gpus.Unresolved:
+                if allocated is None:
+                    raise
+                return allocated
+            # Where Slurm does not confine its jobs, a process may see more GPUs than those of its job.
+            return own if allocated is None or set(own.gpus) <= set(allocated.gpus) else allocated
         return _gpus.pick(_gpus.resolve(self._environ, known, seen, framework), [int(str(gpu)[5:]) for gpu in chosen])
 
     def _register(self, selection: _gpus.Selection, replaced: dict[str, Any] | None) -> None:
         control = self.spec.control and not selection.shared
         body = self.spec.registration(selection.gpus, self._counted.total, control, replaced)
-        if replaced is None and self._daemon.shares_pids():
+        if replaced is not None and self._wrapper.progress_socket is not None:
+            # `wattune run` keeps the lease of the script's job in the rhythm of its own job's lease. Slurm's Prolog
+            # keeps none: with its long lease, a killed job would hold on to the GPUs.
+            body["lease_s"] = replaced.get("lease_s") or self.spec.lease_s
+        if not body.keys() & {"pids", "cgroup"} and self._daemon.shares_pids():
             body["pids"] = [os.getpid()]
         if not self._with_pids:
             body.pop("pids", None)

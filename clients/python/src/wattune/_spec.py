@@ -41,16 +41,15 @@ class Spec:
             gpus: The GPUs.
             total: Samples of the whole run; None if unknown.
             control: False to have energy recorded only.
-            replaced: Open job of `wattune run` that this one replaces, as the daemon describes it: what the script
-                leaves open is taken from it, so that the command line's promises and tags still hold.
+            replaced: Open job of `wattune run` or Slurm's Prolog that this one replaces, as the daemon describes it.
+                What the script leaves open is taken from it, so that the command line's promises and tags still hold.
         """
         known = replaced or {}
         total = total if total is not None and total > 0 else known.get("total_samples")
         body: dict[str, Any] = {
             "name": self.name,
             "gpus": list(gpus),
-            # `wattune run` keeps the lease of the script's job in the rhythm of its own job's lease.
-            "lease_s": known.get("lease_s", self.lease_s),
+            "lease_s": self.lease_s,
             "batch_size": self.batch_size or known.get("batch_size"),
             "work": None if total is None else {"total_samples": total},
             "objective": {**_stated(known.get("objective", {})), **self.objective},

@@ -42,8 +42,8 @@ def advice(answer: Answer) -> str:
     """Returns the daemon's words about a refused registration, and what to do."""
     if answer.status == 409:
         return (
-            f"{answer.detail}. If that is an earlier run of yours that was killed, the daemon ends it when its lease "
-            "has run out, and this one is registered then"
+            f"{answer.detail}. If that is a job of this process that was not ended, end it. If it is of an earlier run "
+            "that was killed, the daemon ends it when its lease has run out. This one is registered then"
         )
     return answer.detail
 

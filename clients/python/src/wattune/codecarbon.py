@@ -10,7 +10,8 @@ print(tracker.final_emissions)
 
 GPUs, CPU packages and memory are read from the daemon, and each stretch of energy is multiplied by the carbon intensity
 of the grid at that time. Arguments that concern other ways to measure, or other services, are accepted and ignored; the
-log says which. Without a daemon, `stop` returns None, as CodeCarbon's does where it fails.
+log says which. Without a daemon, or without any carbon intensity, `stop` returns None, as CodeCarbon's does where it
+fails.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class EmissionsTracker:
         self._tasks: dict[str, _Task] = {}
         self._active_task: str | None = None
         self._previous: EmissionsData | None = None
-        self._warned = False
+        self._warned = self._warned_of_intensity = False
 
     # As in CodeCarbon.
 
@@ -284,9 +285,24 @@ class EmissionsTracker:
                     _log.warning("emissions are unknown while the wattune daemon does not answer: %s", error)
                 return
             self.answered_at = reading.at
+            self._warn_of_intensity(reading)
             if self._last is not None:
                 self._totals.add(self._last, reading, [gpu.uuid for gpu in self._gpus], self._pue, self._forced)
             self._last = reading
+
+    def _warn_of_intensity(self, reading: Reading) -> None:
+        """Logs once that the carbon intensity is unknown, and what is used instead."""
+        is_known = reading.intensity_g_per_kwh is not None and not reading.is_assumed
+        if self._warned_of_intensity or self._forced is not None or is_known:
+            return
+        self._warned_of_intensity = True
+        if reading.intensity_g_per_kwh is None:
+            _log.warning("emissions are unknown: the wattune daemon knows no carbon intensity")
+        else:
+            _log.warning(
+                "the carbon intensity is unknown: emissions are computed with the %g g/kWh that wattune plans with",
+                reading.intensity_g_per_kwh,
+            )
 
     def _find_gpus(self) -> list[Gpu]:
         known = self._meter.gpus()
@@ -315,7 +331,7 @@ class EmissionsTracker:
             experiment_id=self._experiment_id,
             duration=duration,
             emissions=totals.kg,
-            emissions_rate=totals.kg / duration,
+            emissions_rate=None if totals.kg is None else totals.kg / duration,
             cpu_power=totals.cpu_kwh * J_PER_KWH / duration,
             gpu_power=totals.gpu_kwh * J_PER_KWH / duration,
             ram_power=totals.dram_kwh * J_PER_KWH / duration,
