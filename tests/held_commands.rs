@@ -554,16 +554,17 @@ async fn the_daemon_is_killed_frozen_and_restarted_at_every_stage() {
 }
 
 /// A stand-in for `kubectl`, which writes down what it is asked. Its Job prints lines while it is resumed, until the file
-/// `finish` exists.
+/// `finish` exists. It refuses the first request to suspend the Job.
 const KUBECTL: &str = r#"#!/bin/sh
 [ "$1 $2" = "-n research" ] || { echo "not with its options: $*" >&2; exit 1; }
 shift 2
 case "$*" in
     *'"suspend":false'*) echo resumed >> "$FOLDER/lines"; touch "$FOLDER/pods" ;;
-    *'"suspend":true'*) echo suspended >> "$FOLDER/lines"; rm -f "$FOLDER/pods" ;;
+    *'"suspend":true'*) [ -e "$FOLDER/refused" ] || { touch "$FOLDER/refused"; exit 1; }
+        echo suspended >> "$FOLDER/lines"; rm -f "$FOLDER/pods" ;;
     wait*) [ -e "$FOLDER/pods" ] && exit 1; echo gone >> "$FOLDER/lines" ;;
     logs*) while [ -e "$FOLDER/pods" ] && ! [ -e "$FOLDER/finish" ]; do echo "step 1/9"; sleep 0.1; done ;;
-    get*) [ -e "$FOLDER/finish" ] && printf Complete ;;
+    get*) printf 'train '; [ -e "$FOLDER/finish" ] && printf Complete ;;
     *) echo "an unknown request: $*" >> "$FOLDER/lines"; exit 1 ;;
 esac
 exit 0

@@ -17,13 +17,26 @@ shift
 pods="batch.kubernetes.io/job-name=$job"
 log=""
 
+# Returns whether the API server says that there is no such Job; false while it does not answer.
+is_deleted() {
+    name=$(kubectl "$@" get job "$job" --ignore-not-found -o name) && [ -z "$name" ]
+}
+
+finish() {
+    if [ -n "$log" ]; then kill "$log" 2>/dev/null || true; fi
+    exit "$1"
+}
+
+# Whatever fails is tried again: an exit says that the Job is suspended and its GPU free.
 stop() {
     trap '' TERM INT
-    kubectl "$@" patch job "$job" --type=merge -p '{"spec":{"suspend":true}}' >/dev/null
+    until kubectl "$@" patch job "$job" --type=merge -p '{"spec":{"suspend":true}}' >/dev/null; do
+        if is_deleted "$@"; then finish 1; fi
+        sleep 5
+    done
     # The GPU is free once the pods are gone.
-    kubectl "$@" wait --for=delete pod --selector "$pods" --timeout=1h >/dev/null
-    if [ -n "$log" ]; then kill "$log" 2>/dev/null || true; fi
-    exit 143
+    until kubectl "$@" wait --for=delete pod --selector "$pods" --timeout=1h >/dev/null; do sleep 5; done
+    finish 143
 }
 trap 'stop "$@"' TERM INT
 
@@ -35,8 +48,11 @@ while :; do
     # A signal interrupts the wait for a process in the background, but not one in the foreground.
     sleep 5 &
     wait $! || true
-    state=$(kubectl "$@" get job "$job" -o 'jsonpath={.status.conditions[?(@.status=="True")].type}') || continue
+    # Only the answer about a deleted Job is empty, since the Job's name comes first.
+    state=$(kubectl "$@" get job "$job" --ignore-not-found \
+        -o 'jsonpath={.metadata.name} {.status.conditions[?(@.status=="True")].type}') || continue
     case " $state " in
+        "  ") echo "the Job $job was deleted" >&2; finish 1 ;;
         *" Complete "*) wait "$log" || true; exit 0 ;;
         *" Failed "*) wait "$log" || true; exit 1 ;;
     esac
