@@ -233,7 +233,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
   await t.test("when the demo has ended the page says that the daemon is gone, and shows what it was", async () => {
     page.tolerated = (text) => /ERR_|Failed to load resource/.test(text);
     assert.equal(await demo.ended, 0);
-    await eventually("the loss", async () => /The connection to the daemon is lost since \d\d:\d\d:\d\d/.test((await shown(page)).notices));
+    await eventually("the loss", async () => /The connection to the daemon has been lost since \d\d:\d\d:\d\d/.test((await shown(page)).notices));
     const lost = await shown(page);
     assert.match(lost.link, /^connection lost/);
     assert.ok(lost.gpus.length === 4 && lost.ended.length > 0, "what was known stays");
@@ -295,7 +295,7 @@ test("a signal that grows old is said to be stale, and with what plans are made 
   await rm(file);
   await eventually("a stale signal", async () => /· stale/.test((await shown(page)).badges));
   const now = await shown(page);
-  assert.match(now.notices, /The signal is stale since .*\d\d:\d\d; planning with \d+ g\/kWh from the active source since /);
+  assert.match(now.notices, /The signal has been stale since .*\d\d:\d\d; planning with \d+ g\/kWh from the active source since /);
   const { carbon } = await daemon.get("/v1/status");
   assert.equal(carbon.freshness, "stale");
   assert.ok(now.sources[0][5].text.includes(carbon.sources[0].last_error.slice(1, 30)), now.sources[0][5].text);
@@ -365,6 +365,10 @@ test("what goes wrong with GPUs and jobs is said in words, and texts of others s
   assert.match(await page.locator("#jobs").innerText(), /650 more jobs are not shown here/);
   assert.match(await page.locator("#problems").innerText(), /12 more; \/v1\/status lists them/);
   assert.match(now.tiles["Emitted by open jobs, 3 of 653"].text, /^1\.50 kg/);
+  // A job that leaves a list that is cut short may still run.
+  const spoken = (leftOut) => page.evaluate(([before, after]) => describeChanges(before, after),
+    [{ ...status, jobs_left_out: leftOut }, { ...status, jobs_left_out: 0, jobs: status.jobs.slice(1) }]);
+  assert.deepEqual([await spoken(0), await spoken(1)], ["Job paused has ended.", ""]);
   const [paused, odd, booked] = now.jobs;
   assert.equal(paused.state, "asked to pause");
   assert.match(paused.reason, /^The hour is dirty \(resumes at .*\d\d:\d\d\)$/);

@@ -114,14 +114,17 @@ const rereadIfDue = async (status) => {
 const describeChanges = (before, now) => {
   if (!before) return "";
   const changes = [];
+  // A job that is absent from a list that leaves out jobs may be registered or running all the same.
+  const whole = !(before.jobs_left_out > 0 || now.jobs_left_out > 0);
   if (before.carbon.freshness !== now.carbon.freshness) changes.push(`The signal is now ${now.carbon.freshness === "none" ? "gone" : now.carbon.freshness}.`);
   for (const job of now.jobs) {
     const old = before.jobs.find((one) => one.job_id === job.job_id);
-    if (!old) changes.push(`Job ${job.name} was registered.`);
-    else if (old.phase !== job.phase) changes.push(`Job ${job.name} is ${PHASES[job.phase] ?? job.phase}.`);
+    if (!old) {
+      if (whole) changes.push(`Job ${job.name} was registered.`);
+    } else if (old.phase !== job.phase) changes.push(`Job ${job.name} is ${PHASES[job.phase] ?? job.phase}.`);
   }
   for (const job of before.jobs) {
-    if (!now.jobs.some((one) => one.job_id === job.job_id)) changes.push(`Job ${job.name} has ended.`);
+    if (whole && !now.jobs.some((one) => one.job_id === job.job_id)) changes.push(`Job ${job.name} has ended.`);
   }
   for (const gpu of now.gpus) {
     const old = before.gpus.find((one) => one.uuid === gpu.uuid);

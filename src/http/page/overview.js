@@ -100,7 +100,7 @@ const signalNotice = ({ carbon, now }) => {
   if (carbon.freshness === "fresh") return null;
   const using = `planning with ${intensityText(carbon.planned_with_g_per_kwh)} from ${BASES[carbon.basis] ?? carbon.basis}`;
   const since = carbon.stale_since
-    ? ["The signal is stale since ", moment(carbon.stale_since, now), "; "]
+    ? ["The signal has been stale since ", moment(carbon.stale_since, now), "; "]
     : "There is no carbon signal; ";
   return h("p", { class: "notice", "data-key": "signal", id: "signal-notice" }, since, using, " since ", moment(carbon.basis_since, now), ".",
     carbon.last_error && h("span", { class: "muted" }, ` ${sentence(carbon.last_error)}`));
@@ -109,7 +109,7 @@ const signalNotice = ({ carbon, now }) => {
 const linkNotice = (link, status) => {
   if (link.state !== "lost") return null;
   const since = h("time", { datetime: link.since.toISOString(), title: utcText(link.since) }, clockSeconds.format(link.since));
-  return h("p", { class: "notice trouble", "data-key": "link", id: "link-notice" }, "The connection to the daemon is lost since ", since, ` (${link.why}). `,
+  return h("p", { class: "notice trouble", "data-key": "link", id: "link-notice" }, "The connection to the daemon has been lost since ", since, ` (${link.why}). `,
     status ? ["The figures are from ", moment(status.now, status.now, clockSeconds), "; reconnecting."] : "Reconnecting.");
 };
 
