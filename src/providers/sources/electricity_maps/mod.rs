@@ -236,8 +236,11 @@ impl ElectricityMaps {
             by_status || not_in_plan(error) || is_unexplained(error)
         };
         if hours > USUAL_HOURS && answer.as_ref().is_err_and(is_refused) {
-            hours = USUAL_HOURS;
-            answer = self.ask_ahead(zone, hours, now).await;
+            let shorter = self.ask_ahead(zone, USUAL_HOURS, now).await;
+            // Without quota for a second request, the first refusal stands.
+            if !matches!(shorter, Err(ProviderError::QuotaSpent { .. })) {
+                (hours, answer) = (USUAL_HOURS, shorter);
+            }
             if answer.is_ok() {
                 self.short_forecast.note(now);
             }
