@@ -365,10 +365,6 @@ test("what goes wrong with GPUs and jobs is said in words, and texts of others s
   assert.match(await page.locator("#jobs").innerText(), /650 more jobs are not shown here/);
   assert.match(await page.locator("#problems").innerText(), /12 more; \/v1\/status lists them/);
   assert.match(now.tiles["Emitted by open jobs, 3 of 653"].text, /^1\.50 kg/);
-  // A job that leaves a list that is cut short may still run.
-  const spoken = (leftOut) => page.evaluate(([before, after]) => describeChanges(before, after),
-    [{ ...status, jobs_left_out: leftOut }, { ...status, jobs_left_out: 0, jobs: status.jobs.slice(1) }]);
-  assert.deepEqual([await spoken(0), await spoken(1)], ["Job paused has ended.", ""]);
   const [paused, odd, booked] = now.jobs;
   assert.equal(paused.state, "asked to pause");
   assert.match(paused.reason, /^The hour is dirty \(resumes at .*\d\d:\d\d\)$/);
