@@ -122,7 +122,7 @@ fn the_doctor_finds_what_would_keep_the_daemon_from_starting() {
     place.run("", &doctor).done();
 }
 
-/// Nobody has to read the daemon's log to know that its tokens are refused.
+/// That tokens are refused is seen without the daemon's log, too.
 #[test]
 fn a_replaced_key_that_is_missing_is_reported() {
     use std::os::unix::fs::PermissionsExt as _;

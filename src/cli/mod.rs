@@ -73,7 +73,7 @@ impl Cli {
                 slurm::report_wrong_use(words.get(2).and_then(|word| word.to_str()), &error);
                 return ExitCode::SUCCESS;
             }
-            // If nobody reads it, only the exit code remains.
+            // If it cannot be written, only the exit code remains.
             let _ = error.print();
             u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
         })

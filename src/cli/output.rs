@@ -61,7 +61,7 @@ pub(super) fn to_csv<R: Serialize>(rows: impl IntoIterator<Item = R>) -> anyhow:
 
 /// Prints a message of a command on standard error, because standard output is for the command's result alone.
 pub(super) fn say(command: &str, message: &str) {
-    // If nobody reads it, the result counts nevertheless.
+    // If it cannot be written, the result counts nevertheless.
     let _ = writeln!(std::io::stderr(), "wattune {command}: {message}");
 }
 

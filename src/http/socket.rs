@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(found(&path, &plain).await, "");
         assert!(found(&path, &unknown).await.contains("there is no group"));
         assert_eq!(fs::read_dir(directory.path()).expect("directory").count(), 0, "nothing is left");
-        // Nobody can create a directory there.
+        // No user can create a directory there.
         let refused = found(Path::new("/proc/wattune.sock"), &plain).await;
         assert!(refused.contains("cannot create a directory beside it"), "{refused}");
         // A daemon that runs already does not hide a group that does not exist.

@@ -124,7 +124,7 @@ async fn the_outage_after_a_crash_is_no_saving() {
             train(&mut bench, &mut controller, &id).await;
             parts.push(id);
             if part == 0 {
-                // It has crashed, and nobody takes it up for six hours.
+                // It has crashed, and goes on six hours later.
                 for _ in 0..70 {
                     bench.pass(SECOND, &mut controller).await;
                 }

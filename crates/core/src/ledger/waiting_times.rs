@@ -32,7 +32,7 @@ pub struct WaitingTimes {
 impl WaitingTimes {
     /// Returns the waiting times that the ledger's entries about a job record, oldest entry first. `registered_at` is
     /// the time of the job's registration; times after `until` do not count. Nor do `outages`, the time for which
-    /// earlier jobs with the same key were dead before the next one continued them: nobody chose that time.
+    /// earlier jobs with the same key were dead before the next one continued them: that time was no choice.
     pub fn of(
         request: &StartRequest,
         changes: &[PresenceChange],

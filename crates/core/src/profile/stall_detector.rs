@@ -181,7 +181,7 @@ impl StallDetector {
     ) -> ProgressAccount {
         let model = RateModel::new(&self.groups, &self.drawn, known);
         let judged = self.judged(&model, &self.dips(&model, &self.readings(&model)));
-        let (_, mut account) = self.sums(&judged).pop().unwrap_or((0, self.finalised));
+        let (_, mut account) = self.sums(&judged);
         if account.samples > Samples::ZERO {
             account.has_other_ceilings = true;
             let fixed = reference.map(|reference| account.as_earlier(reference));
@@ -209,25 +209,25 @@ impl StallDetector {
         let latest_pauses = LatestPauses { paused, ends_low };
         let judged = self.judged(&model, &found);
         self.latest_pauses = ends.then_some(latest_pauses);
-        let sums = self.sums(&judged);
-        let account = sums.last().map_or(self.finalised, |(_, account)| *account);
-        if let Some((end, account)) = sums.first().filter(|_| self.recent.len() > KEPT) {
-            self.finalise(*end, *account);
+        let (oldest, account) = self.sums(&judged);
+        if let Some((end, oldest)) = oldest.filter(|_| self.recent.len() > KEPT) {
+            self.finalise(end, oldest);
         }
         account.plus(&self.open_interval())
     }
 
-    /// Returns the account up to the end of each interval, with the number of recent intervals until then. Consecutive
-    /// intervals with pauses have one end, because a pause may span several of them.
-    fn sums(&self, judged: &[IntervalVerdict]) -> Vec<(usize, ProgressAccount)> {
-        let (mut sums, mut account, mut at) = (Vec::new(), self.finalised, 0);
+    /// Returns the account up to the end of the first interval, with the number of recent intervals until then (first), and
+    /// that of all intervals (second). Consecutive intervals with pauses count as one, because a pause may span several of
+    /// them.
+    fn sums(&self, judged: &[IntervalVerdict]) -> (Option<(usize, ProgressAccount)>, ProgressAccount) {
+        let (mut oldest, mut account, mut at) = (None, self.finalised, 0);
         while at < judged.len() {
             let end = (at..judged.len()).find(|i| !judged[*i].paused).unwrap_or(judged.len()).max(at + 1);
             account = account.plus(&self.split(&judged[at..end], at));
-            sums.push((end, account));
+            oldest.get_or_insert((end, account));
             at = end;
         }
-        sums
+        (oldest, account)
     }
 
     /// Sets the account up to the end of the first `count` recent intervals, and drops these.

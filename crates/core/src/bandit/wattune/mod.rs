@@ -309,7 +309,7 @@ impl JobBelief {
     fn draw(&self, generator: &mut Generator) -> usize {
         let n = self.tried.len();
         let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
-        // A batch size that fails, for instance for lack of memory, says nothing in favour of the next one.
+        // A batch size that fails, for instance for lack of memory, is no reason to try the next one.
         let works = |k: usize| self.tried[k] && !self.failed[k];
         let known = |k: usize| self.tried[k] || (k > 0 && works(k - 1)) || (k + 1 < n && works(k + 1));
         let part = |k: usize| if self.results(k).count() == 1 { ONCE } else { TEMPERATURE };
