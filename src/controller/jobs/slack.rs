@@ -70,8 +70,8 @@ impl Job {
 
     /// Returns the time that all work takes if the node's cap is lifted now, as a fraction of the time that it takes at
     /// the present ceilings; 1 if no cap lowers these, or if the total work is unknown. Until the throughput at the full
-    /// ceilings is measured, it counts as proportional to the limits less half of the lowest limit, which exceeds the rise
-    /// on all recorded traces.
+    /// ceilings is measured, it counts as proportional to the limits less half of the lowest limit: of 1,391 limits
+    /// below the highest in Zeus's power traces, the throughput at the highest is more for seven, by 3 % at most.
     fn shortest_part(&self) -> f64 {
         let Some(reference) = self.reference().filter(|_| self.progress.has_lowered_ceilings) else { return 1.0 };
         let (duration, is_known) = self.reference_duration(reference);
