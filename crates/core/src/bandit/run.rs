@@ -173,8 +173,8 @@ impl Run {
         let (cost, counts) = (knob.cost(self.energy, self.time), self.trial.cost);
         // Sums and conversions to and from text may change the last digits.
         let same = |a: Cost, b: Cost| (a - b).get().abs() <= 1e-9 * cost.get();
-        let dearer = state == State::Ended(Outcome::NotReached) && counts > cost;
-        if !same(counts, cost) && !dearer {
+        let has_failure_charge = state == State::Ended(Outcome::NotReached) && counts > cost;
+        if !same(counts, cost) && !has_failure_charge {
             let why = "follows from energy_j and time_s with eta and max_power_w";
             return Err(format!("with cost_j {}, but {} {why}", counts.get(), cost.get()));
         }

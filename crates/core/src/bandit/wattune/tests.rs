@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::belief::{Belief, Drift, hazard, survival};
+use super::change_detection::changes;
+use super::gaussian_belief::{Drift, GaussianBelief, hazard, survival};
+use super::observation::Observation;
 use crate::bandit::{
     Cost, Generator, Kind, Knob, NoneConverges, Outcome, PolicyName, Spec, State, Trial, next, patience,
 };
@@ -88,7 +90,7 @@ proptest! {
         let n = octaves.len();
         let (a, b) = (a % n, b % n);
         let drift = Drift { slope: 0.1, slope_deviation: 0.3, walk: 0.2 };
-        let prior = Belief::new(&octaves, n / 2, 1.0, 0.5, drift);
+        let prior = GaussianBelief::new(&octaves, n / 2, 1.0, 0.5, drift);
         let covariance = |i: usize, j: usize| {
             let (x, y) = (octaves[i] - octaves[n / 2], octaves[j] - octaves[n / 2]);
             0.25 + 0.09 * x * y + 0.04 * if x * y > 0.0 { x.abs().min(y.abs()) } else { 0.0 }
@@ -276,19 +278,19 @@ fn a_favourite_that_fails_twice_in_a_row_is_abandoned() {
 }
 
 /// Returns a result of arm 0 that reached the target, with these log epochs and this log cost of an epoch.
-fn result(log_epochs: f64, log_epoch_cost: f64) -> super::Observation {
-    super::Observation { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
+fn result(log_epochs: f64, log_epoch_cost: f64) -> Observation {
+    Observation { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
 }
 
 #[test]
-fn two_dearer_or_three_cheaper_results_are_a_change() {
+fn two_higher_or_three_lower_costs_are_a_change() {
     let known = vec![result(3.0, 5.0); 6];
     for (off, needed) in [(result(4.0, 5.0), 2), (result(3.0, 5.5), 2), (result(2.0, 5.0), 3), (result(3.0, 4.5), 3)] {
         for results in 1..=4 {
             let observations = [known.clone(), vec![off; results]].concat();
-            let found = super::regime::changes(1, &observations);
+            let found = changes(1, &observations);
             assert_eq!(found.at, if results < needed { vec![] } else { vec![6] }, "{results} like {off:?}");
-            assert_eq!(found.doubtful, (results < needed).then_some(0), "{results} like {off:?}");
+            assert_eq!(found.unconfirmed_outlier, (results < needed).then_some(0), "{results} like {off:?}");
         }
     }
 }
@@ -299,8 +301,8 @@ fn outliers_on_both_sides_are_noise() {
     for turn in 0..10 {
         observations.push(result(if turn % 2 == 0 { 3.6 } else { 2.4 }, 5.0));
     }
-    let found = super::regime::changes(1, &observations);
-    assert_eq!((found.at, found.doubtful), (vec![], None));
+    let found = changes(1, &observations);
+    assert_eq!((found.at, found.unconfirmed_outlier), (vec![], None));
 }
 
 #[test]
@@ -310,8 +312,8 @@ fn outliers_that_proved_to_be_noise_are_remembered() {
         observations.extend([vec![result(1.4, 5.0); 6], vec![result(1.8, 5.0)]].concat());
     }
     observations.extend(vec![result(1.8, 5.0); 2]);
-    let found = super::regime::changes(1, &observations);
-    assert_eq!((found.at, found.doubtful), (vec![], None));
+    let found = changes(1, &observations);
+    assert_eq!((found.at, found.unconfirmed_outlier), (vec![], None));
 }
 
 #[test]
@@ -358,7 +360,7 @@ fn a_batch_size_without_enough_memory_keeps_larger_ones_from_being_tried() {
 }
 
 #[test]
-fn the_best_batch_size_comes_back_after_all_have_become_dearer() {
+fn the_best_batch_size_comes_back_after_all_have_become_more_expensive() {
     for (sizes, factor) in [(vec![32, 64, 128], 2.5), (vec![32, 64, 128], 4.0), (vec![16, 32, 64, 128], 3.0)] {
         for seed in 1..=8 {
             let spec = spec(&sizes, 64);
@@ -393,9 +395,9 @@ fn a_known_batch_size_is_seldom_stopped_within_its_first_epoch() {
     for batch_size in [64, 32, 64] {
         trials.push(trial(&trials, batch_size, 1, if batch_size == 64 { 10.0 } else { 11.0 }, Outcome::Reached));
     }
-    let dear = Cost::new(30.0);
-    assert!(!super::exceeds_beta(&spec, &trials, 64, dear) && !super::exceeds_beta(&spec, &trials, 32, dear));
+    let high = Cost::new(30.0);
+    assert!(!super::exceeds_beta(&spec, &trials, 64, high) && !super::exceeds_beta(&spec, &trials, 32, high));
     // A batch size without a result is stopped, and a known one if something else must be wrong.
-    assert!(super::exceeds_beta(&spec, &trials[..1], 32, dear));
+    assert!(super::exceeds_beta(&spec, &trials[..1], 32, high));
     assert!(super::exceeds_beta(&spec, &trials, 64, Cost::new(110.0)));
 }

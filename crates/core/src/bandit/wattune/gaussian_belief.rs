@@ -13,13 +13,13 @@ pub(super) struct Drift {
 
 /// Means and covariances of a quantity at all arms.
 #[derive(Clone, Debug)]
-pub(super) struct Belief {
+pub(super) struct GaussianBelief {
     mean: Vec<f64>,
     /// Covariance matrix, row by row.
     covariance: Vec<f64>,
 }
 
-impl Belief {
+impl GaussianBelief {
     /// Returns the belief that the quantity is `level` ± `deviation` at the arm `from`, and changes by `drift` with the
     /// distance from that arm. `octaves` is log₂ of each arm's batch size.
     pub(super) fn new(octaves: &[f64], from: usize, level: f64, deviation: f64, drift: Drift) -> Self {
@@ -77,7 +77,7 @@ impl Belief {
 
     /// Conditions the belief on an observation of `arm` that is above `value`, with noise of the variance `noise`. The
     /// truncated distribution that results is replaced by the Gaussian with the same mean and variance.
-    pub(super) fn exceeds(&mut self, arm: usize, value: f64, noise: f64) {
+    pub(super) fn observe_above(&mut self, arm: usize, value: f64, noise: f64) {
         let variance = self.variance(arm) + noise;
         let z = (value - self.mean[arm]) / variance.sqrt();
         let h = hazard(z);
