@@ -27,7 +27,7 @@ pub(super) trait Wire: DeserializeOwned {
     const MAX_BYTES: Option<usize> = None;
 }
 
-/// A JSON request body. The guard has checked the media type of the request.
+/// A JSON request body. `cross_site.rs` has checked the media type of the request.
 pub(super) struct Payload<T>(pub T);
 
 impl<T: Wire> FromRequest<Shared> for Payload<T> {

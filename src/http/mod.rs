@@ -2,8 +2,9 @@
 //!
 //! [`Server::bind`] opens the addresses, [`Server::serve`] answers requests until it is stopped. Handlers hold no
 //! state: each sends the controller one query through its [`crate::controller::Handle`], or asks
-//! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `guard`
-//! refuses requests from other web pages, `access` those without the right that their route needs. Each refusal of a request is an `error::Problem`.
+//! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `cross_site`
+//! refuses requests from other web pages, `access` those without the right that their route needs. Each refusal of a
+//! request is an `error::Problem`.
 //!
 //! `zeusd` answers the protocol of Zeus's daemon. It also reads devices itself, since each answer is a new reading.
 
@@ -11,26 +12,27 @@ mod access;
 mod bso;
 mod bucket;
 mod carbon_aware;
+mod connection;
+mod cross_site;
 mod error;
+mod eviction;
 mod extract;
-mod gate;
-mod guard;
 mod health;
 mod listen;
-mod live;
 mod metrics;
 mod openapi;
 mod page;
 mod peer;
-mod places;
-mod rates;
+mod rate_limits;
+mod request_checks;
 mod routes;
-mod seat;
 mod server;
 mod settings;
 mod shared;
 mod socket;
+mod status_events;
 mod tls;
+mod tracked_io;
 mod v1;
 mod zeusd;
 

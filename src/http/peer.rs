@@ -3,7 +3,7 @@
 //! The other end of a loopback connection is a socket of this machine, whose owner `sock_diag(7)` reports.
 
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -11,7 +11,6 @@ use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use tokio::net::UnixStream;
 
-use super::places::Peer;
 use crate::{cpu, files};
 use wattune_core::domain::Process;
 
@@ -28,9 +27,9 @@ const STATE: usize = HEADER + 1;
 const OWNER: usize = HEADER + 64;
 const ANSWER: usize = HEADER + 72;
 
-/// The way by which a client is connected.
+/// The kind of a connection to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     /// Over the Unix socket.
     Unix,
     /// Over a loopback address.
@@ -42,8 +41,8 @@ pub(super) enum Way {
     },
 }
 
-impl Way {
-    /// Returns the way of a TCP connection between these addresses, before any encryption.
+impl Transport {
+    /// Returns the transport of a TCP connection between these addresses, before any encryption.
     pub(super) fn of_tcp(client: SocketAddr, server: SocketAddr) -> Self {
         let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         match is_loopback(client) && is_loopback(server) {
@@ -53,23 +52,45 @@ impl Way {
     }
 }
 
+/// The user at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum PeerUser {
+    /// A user of this machine, by user id.
+    User(u32),
+    /// A client on another machine, by its address.
+    Remote(IpAddr),
+    /// A user whom the kernel does not report.
+    Unknown,
+}
+
+impl PeerUser {
+    /// Returns the client at an address of another machine. One machine may have all IPv6 addresses with the same first
+    /// 64 bits, which count as one.
+    pub(super) fn remote(address: IpAddr) -> Self {
+        Self::Remote(match address.to_canonical() {
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+            v4 => v4,
+        })
+    }
+}
+
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Visitor {
-    pub(super) way: Way,
-    pub(super) peer: Peer,
+pub(super) struct Peer {
+    pub(super) transport: Transport,
+    pub(super) user: PeerUser,
     /// The process that connected; `None` over TCP, and for processes of other namespaces.
     pub(super) process: Option<Process>,
 }
 
 /// Returns the user and the process that are connected to a Unix socket.
-pub(super) fn of_unix(stream: &UnixStream) -> Visitor {
-    let way = Way::Unix;
-    let Ok(credentials) = stream.peer_cred() else { return Visitor { way, peer: Peer::Unknown, process: None } };
+pub(super) fn of_unix(stream: &UnixStream) -> Peer {
+    let transport = Transport::Unix;
+    let Ok(credentials) = stream.peer_cred() else { return Peer { transport, user: PeerUser::Unknown, process: None } };
     // The start time tells the process from a later one of the same number.
     let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     let process = pid.and_then(|pid| cpu::process_and_parent(Path::new("/proc"), pid)).map(|(process, _)| process);
-    Visitor { way, peer: Peer::User(credentials.uid()), process }
+    Peer { transport, user: PeerUser::User(credentials.uid()), process }
 }
 
 /// A connection to the kernel that looks up the owners of TCP sockets.
@@ -92,9 +113,9 @@ impl TcpPeers {
     }
 
     /// Returns the user whose socket at `client` is connected to `server`, both on this machine.
-    pub(super) fn user(&self, client: SocketAddr, server: SocketAddr) -> Peer {
+    pub(super) fn user(&self, client: SocketAddr, server: SocketAddr) -> PeerUser {
         let user = self.ask(client, server).filter(|user| Some(*user) != self.unmapped);
-        user.map_or(Peer::Unknown, Peer::User)
+        user.map_or(PeerUser::Unknown, PeerUser::User)
     }
 
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<u32> {
@@ -160,10 +181,10 @@ mod tests {
             let server = listener.local_addr().expect("bound");
             let client = TcpStream::connect(server).expect("connected");
             let from = client.local_addr().expect("connected");
-            assert_eq!(peers.user(from, server), Peer::User(crate::files::user()), "{address}");
+            assert_eq!(peers.user(from, server), PeerUser::User(crate::files::user()), "{address}");
             let _ = listener.accept().expect("accepted");
             drop(client);
-            assert_eq!(peers.user(from, server), Peer::Unknown, "it is closed");
+            assert_eq!(peers.user(from, server), PeerUser::Unknown, "it is closed");
         }
     }
 
@@ -179,8 +200,8 @@ mod tests {
             ("[::ffff:10.0.0.7]:5", "[::ffff:10.0.0.8]:4938", false),
         ];
         for (client, server, is_local) in table {
-            let way = Way::of_tcp(client.parse().expect("an address"), server.parse().expect("an address"));
-            assert_eq!(way == Way::Loopback, is_local, "{client} to {server}");
+            let transport = Transport::of_tcp(client.parse().expect("an address"), server.parse().expect("an address"));
+            assert_eq!(transport == Transport::Loopback, is_local, "{client} to {server}");
         }
     }
 

@@ -13,10 +13,10 @@ use utoipa::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
+use super::cross_site::CrossSiteGuard;
 use super::error::Problem;
-use super::gate::{self, Gate};
-use super::guard::Guard;
-use super::rates::Rates;
+use super::rate_limits::RateLimits;
+use super::request_checks::{self, RequestChecks};
 use super::shared::Shared;
 use super::v1::recurring::trials;
 use super::v1::{audit, carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
@@ -110,9 +110,9 @@ async fn description() -> impl IntoResponse {
 }
 
 /// Builds the service of one listener, protected by `guard`.
-pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
+pub(super) fn service(shared: Shared, guard: CrossSiteGuard, rates: RateLimits) -> Router {
     let body_limit = shared.body_limit;
-    let gate = Gate::new(shared.clone(), guard, rates);
+    let checks = RequestChecks::new(shared.clone(), guard, rates);
     undocumented()
         .merge(bso::router())
         .fallback(unknown)
@@ -122,7 +122,7 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
         .merge(zeusd::routes())
         .with_state(shared)
         // Every request pays for every layer, since each has an allocated future of its own; so there is one for all checks.
-        .layer((CatchPanicLayer::custom(panicked), from_fn_with_state(gate, gate::pass)))
+        .layer((CatchPanicLayer::custom(panicked), from_fn_with_state(checks, request_checks::pass)))
 }
 
 async fn unknown(uri: Uri) -> Response {
@@ -144,5 +144,5 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("a request was answered with 500: its handler panicked");
     let detail = "an internal error occurred, which is in the daemon's log; power limits are unaffected";
-    gate::with_headers(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response(), false)
+    request_checks::with_headers(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response(), false)
 }

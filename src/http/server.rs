@@ -23,18 +23,19 @@ use tokio_util::task::TaskTracker;
 
 use super::access::Access;
 use super::bucket::Buckets;
-use super::guard::Guard;
+use super::connection::{Connection, ConnectionTable};
+use super::cross_site::CrossSiteGuard;
+use super::eviction::ConnectionLimits;
 use super::listen::{self, BindError};
-use super::live::Live;
-use super::peer::{self, TcpPeers, Visitor, Way};
-use super::places::{Limits, Peer};
-use super::rates::Rates;
+use super::peer::{self, Peer, PeerUser, TcpPeers, Transport};
+use super::rate_limits::RateLimits;
 use super::routes;
-use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
 use super::shared::{RECORDED_REFUSALS, Ready, Shared, SharedState};
 use super::socket::{self, Socket, SocketRights};
+use super::status_events::StatusEvents;
 use super::tls::{self, MaybeTls};
+use super::tracked_io::{TrackedService, TrackedStream};
 use super::zeusd::{ZeusSettings, Zeusd};
 use crate::controller::{Devices, Handle};
 use crate::recurring::Recurring;
@@ -141,12 +142,12 @@ impl Server {
         tokio::spawn(recurring.clone().watch(cancel.clone()));
         let Self { tcp, tls, unix, access, handle, ready, timeout, body_limit } = self;
         let zeusd = Zeusd::new(zeus, devices, handle.clone(), timeout, cancel.clone());
-        let live = Live::until(cancel.clone());
+        let status_events = StatusEvents::until(cancel.clone());
         let shared = Shared::from(SharedState {
             handle,
             recurring,
             ready,
-            live,
+            status_events,
             zeusd,
             access,
             refusals: Buckets::new(RECORDED_REFUSALS),
@@ -157,34 +158,33 @@ impl Server {
             let shared = shared.clone();
             async move { shared.status().await }
         };
-        let connections = Connections {
+        let connections = ConnectionTasks {
             tracker: TaskTracker::new(),
             stop: cancel.clone(),
             abort: CancellationToken::new(),
             limits: limits(timeout),
         };
         // One allowance for a sender, whichever address it uses.
-        let rates = Rates::default();
+        let rates = RateLimits::default();
         let on_tcp = async {
             let Some((listener, address)) = &tcp else { return pending().await };
             connections
                 .accept_all(
                     &Tcp { listener, peers: TcpPeers::new(), tls, handshake: timeout },
-                    routes::service(shared.clone(), Guard::tcp(*address), rates.clone()),
+                    routes::service(shared.clone(), CrossSiteGuard::tcp(*address), rates.clone()),
                 )
                 .await
         };
         let on_unix = async {
             let Some(socket) = &unix else { return pending().await };
-            connections
-                .accept_all(&socket.listener, routes::service(shared.clone(), Guard::unix(bound), rates.clone()))
-                .await
+            let service = routes::service(shared.clone(), CrossSiteGuard::unix(bound), rates.clone());
+            connections.accept_all(&socket.listener, service).await
         };
         tokio::select! {
             () = cancel.cancelled() => {}
             never = on_tcp => match never {},
             never = on_unix => match never {},
-            never = shared.live.produce(status) => match never {},
+            never = shared.status_events.produce(status) => match never {},
         }
         // New clients are refused now, instead of left to wait.
         drop((tcp, unix));
@@ -202,7 +202,7 @@ fn acceptor(settings: &Settings) -> Result<Option<TlsAcceptor>, BindError> {
 
 /// Returns the limits on connections per address, which follow from this process's limit on open files. Raises that
 /// limit first, as far as the system allows.
-fn limits(request: Duration) -> Limits {
+fn limits(request: Duration) -> ConnectionLimits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = MAX_FILES.min(maximum.unwrap_or(MAX_FILES));
     let raised = current.is_some_and(|current| current < wanted)
@@ -210,7 +210,7 @@ fn limits(request: Duration) -> Limits {
     let files = if raised { wanted } else { current.unwrap_or(MAX_FILES) };
     let files = usize::try_from(files).unwrap_or(usize::MAX);
     let all = (files.saturating_sub(RESERVED_FILES) / 2).clamp(32, MAX_CONNECTIONS);
-    Limits { all, each: all / 2, request, idle: IDLE }
+    ConnectionLimits { all, each: all / 2, request, idle: IDLE }
 }
 
 /// A listening socket that accepts connections.
@@ -218,7 +218,7 @@ trait Listener: Sync {
     type Stream: Stream;
 
     /// Returns the next connection, with the user and the process at its other end.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Visitor)>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
 /// A connection to a client.
@@ -229,7 +229,7 @@ trait Stream: Send + 'static {
     fn wait(&self) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Returns the stream of the client's requests, after the client's first bytes.
-    fn open(self, seat: &Seat) -> impl Future<Output = io::Result<Self::Open>> + Send;
+    fn open(self, connection: &Connection) -> impl Future<Output = io::Result<Self::Open>> + Send;
 }
 
 /// A TCP connection, which may begin with a TLS handshake.
@@ -246,10 +246,10 @@ impl Stream for TcpConnection {
         self.stream.readable().await
     }
 
-    async fn open(self, seat: &Seat) -> io::Result<Self::Open> {
+    async fn open(self, connection: &Connection) -> io::Result<Self::Open> {
         let stream = tls::accept(self.stream, self.tls.as_ref(), self.handshake).await?;
         if matches!(stream, Either::Right(_)) {
-            seat.encrypt();
+            connection.set_encrypted();
         }
         Ok(stream)
     }
@@ -262,7 +262,7 @@ impl Stream for UnixStream {
         self.readable().await
     }
 
-    async fn open(self, _: &Seat) -> io::Result<Self> {
+    async fn open(self, _: &Connection) -> io::Result<Self> {
         Ok(self)
     }
 }
@@ -279,100 +279,102 @@ struct Tcp<'a> {
 impl Listener for Tcp<'_> {
     type Stream = TcpConnection;
 
-    async fn accept(&self) -> io::Result<(TcpConnection, Visitor)> {
+    async fn accept(&self) -> io::Result<(TcpConnection, Peer)> {
         let (stream, client) = self.listener.accept().await?;
         // Answers are small, and waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
-        let visitor = match stream.local_addr() {
+        let peer = match stream.local_addr() {
             Ok(server) => {
-                let way = Way::of_tcp(client, server);
-                let peer = match (self.peers.user(client, server), way) {
-                    (Peer::Unknown, Way::Remote { .. }) => Peer::remote(client.ip()),
+                let transport = Transport::of_tcp(client, server);
+                let user = match (self.peers.user(client, server), transport) {
+                    (PeerUser::Unknown, Transport::Remote { .. }) => PeerUser::remote(client.ip()),
                     (known, _) => known,
                 };
-                Visitor { way, peer, process: None }
+                Peer { transport, user, process: None }
             }
             Err(_) => {
-                Visitor { way: Way::Remote { is_encrypted: false }, peer: Peer::remote(client.ip()), process: None }
+                let transport = Transport::Remote { is_encrypted: false };
+                Peer { transport, user: PeerUser::remote(client.ip()), process: None }
             }
         };
-        Ok((TcpConnection { stream, tls: self.tls.clone(), handshake: self.handshake }, visitor))
+        Ok((TcpConnection { stream, tls: self.tls.clone(), handshake: self.handshake }, peer))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Visitor)> {
+    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
         let (stream, _) = Self::accept(self).await?;
-        let visitor = peer::of_unix(&stream);
-        Ok((stream, visitor))
+        let peer = peer::of_unix(&stream);
+        Ok((stream, peer))
     }
 }
 
-struct Connections {
+/// The tasks that serve the connections of all listeners.
+struct ConnectionTasks {
     tracker: TaskTracker,
     stop: CancellationToken,
     abort: CancellationToken,
-    limits: Limits,
+    limits: ConnectionLimits,
 }
 
-impl Connections {
+impl ConnectionTasks {
     /// Accepts connections, and serves each in a task of its own.
     async fn accept_all(&self, listener: &impl Listener, service: Router) -> Infallible {
-        let seats = Seats::new(self.limits);
+        let table = ConnectionTable::new(self.limits);
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = sweep.tick() => {
-                    seats.expire();
+                    table.expire();
                     continue;
                 }
             };
             match accepted {
-                Ok((stream, visitor)) => self.serve(stream, service.clone(), seats.admit(visitor)),
+                Ok((stream, peer)) => self.serve(stream, service.clone(), table.admit(peer)),
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
                     // The likely cause is the limit on open files, so one connection is closed.
-                    seats.evict();
+                    table.evict();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
         }
     }
 
-    fn serve(&self, stream: impl Stream, service: Router, seat: Seat) {
+    fn serve(&self, stream: impl Stream, service: Router, connection: Connection) {
         let (stop, abort) = (self.stop.clone(), self.abort.clone());
         let mut protocol = http1::Builder::new();
-        // The table of places, not the HTTP library, limits the time within which a request's head must arrive.
+        // The eviction queue, not the HTTP library, limits the time within which a request's head must arrive.
         protocol.timer(TokioTimer::new()).header_read_timeout(None).max_headers(64).max_buf_size(BUFFER);
         self.tracker.spawn(async move {
             // Before the client's first byte, a connection needs no buffers.
             let first = tokio::select! {
                 first = stream.wait() => first,
-                () = seat.evicted() => return,
+                () = connection.evicted() => return,
                 () = stop.cancelled() => return,
             };
             if first.is_err() {
                 return;
             }
             let opened = tokio::select! {
-                opened = stream.open(&seat) => opened,
-                () = seat.evicted() => return,
+                opened = stream.open(&connection) => opened,
+                () = connection.evicted() => return,
                 () = stop.cancelled() => return,
             };
             let stream = match opened {
-                Ok(stream) => Seated::new(stream, seat.clone(), WRITE_TIMEOUT),
+                Ok(stream) => TrackedStream::new(stream, connection.clone(), WRITE_TIMEOUT),
                 Err(error) => return tracing::debug!("a TLS handshake failed: {error}"),
             };
-            let service = SeatedService { service: TowerToHyperService::new(service), seat: seat.clone() };
-            let mut connection = pin!(protocol.serve_connection(TokioIo::new(stream), service));
+            let service = TrackedService { service: TowerToHyperService::new(service), connection: connection.clone() };
+            let mut serving = pin!(protocol.serve_connection(TokioIo::new(stream), service));
             let mut stopping = false;
             loop {
                 tokio::select! {
-                    ended = connection.as_mut() => {
+                    ended = serving.as_mut() => {
                         if let Err(error) = ended {
                             tracing::debug!("a connection ended early: {error}");
                         }
@@ -380,9 +382,9 @@ impl Connections {
                     }
                     () = stop.cancelled(), if !stopping => {
                         stopping = true;
-                        connection.as_mut().graceful_shutdown();
+                        serving.as_mut().graceful_shutdown();
                     }
-                    () = seat.evicted() => return,
+                    () = connection.evicted() => return,
                     () = abort.cancelled() => return,
                 }
             }

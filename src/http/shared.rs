@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::access::{Access, Asker};
 use super::bucket::{Allowance, Buckets};
 use super::error::Problem;
-use super::live::Live;
+use super::status_events::StatusEvents;
 use super::zeusd::Zeusd;
 use crate::controller::view::StatusView;
 use crate::controller::{Caller, Controller, Handle};
@@ -47,7 +47,7 @@ pub(super) struct SharedState {
     pub(super) handle: Handle,
     pub(super) recurring: Recurring,
     pub(super) ready: Ready,
-    pub(super) live: Live,
+    pub(super) status_events: StatusEvents,
     pub(super) zeusd: Zeusd,
     pub(super) access: Access,
     /// The refusals that may still be recorded in the audit log.

@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::live;
+use super::status_events;
 use super::{Ready, Server, Settings};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::{Devices, Handle, Requests};
@@ -215,7 +215,7 @@ async fn all_clients_share_one_query() {
 async fn clients_are_limited_and_streams_end_with_the_daemon() {
     let daemon = Daemon::without_controller().await;
     let mut clients = Vec::new();
-    for _ in 0..live::CLIENTS_PER_USER {
+    for _ in 0..status_events::CLIENTS_PER_USER {
         let mut client = Client::connect(&daemon, "").await;
         client.read_until("event: problem").await;
         clients.push(client);

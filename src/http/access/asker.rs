@@ -6,7 +6,7 @@ use super::needs::Need;
 use super::token::{Claims, Scope, TokenError};
 use crate::controller::Client;
 use crate::files;
-use crate::http::peer::Way;
+use crate::http::peer::Transport;
 use wattune_core::domain::Process;
 
 /// Token of a request.
@@ -39,7 +39,7 @@ pub(in crate::http) enum Identity {
 /// Sender of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::http) struct Asker {
-    pub(in crate::http) way: Way,
+    pub(in crate::http) transport: Transport,
     /// Number of the user; `None` if the kernel does not report the user.
     pub(in crate::http) user: Option<u32>,
     /// Address of the client, if it is on another machine.
@@ -88,25 +88,25 @@ pub(in crate::http) struct Rights {
 
 impl Rights {
     /// Returns the rights of a connection.
-    pub(super) fn of(way: Way, user: Option<u32>, loopback_control: bool) -> Self {
-        match way {
+    pub(super) fn of(transport: Transport, user: Option<u32>, loopback_control: bool) -> Self {
+        match transport {
             // The mode and the group of the socket decide who can connect at all.
-            Way::Unix => {
+            Transport::Unix => {
                 let admin = user.is_some_and(|user| user == 0 || user == files::user());
                 Self { read: true, jobs: true, control: true, admin }
             }
-            Way::Loopback => {
+            Transport::Loopback => {
                 Self { read: true, jobs: loopback_control || user.is_some(), control: loopback_control, admin: false }
             }
-            Way::Remote { .. } => Self::default(),
+            Transport::Remote { .. } => Self::default(),
         }
     }
 
     /// Returns these rights with those of the token. Without encryption, a token from another machine only reads.
-    pub(super) fn with(self, token: &Token, way: Way) -> Self {
+    pub(super) fn with(self, token: &Token, transport: Transport) -> Self {
         let Token::Valid(claims) = token else { return self };
         let has = |scope| claims.scopes.contains(&scope);
-        let is_safe = way != Way::Remote { is_encrypted: false };
+        let is_safe = transport != Transport::Remote { is_encrypted: false };
         let admin = has(Scope::Admin);
         let control = admin || has(Scope::GpuControl);
         let jobs = control || has(Scope::Jobs);

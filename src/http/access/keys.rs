@@ -25,8 +25,8 @@ pub enum KeyError {
     /// Other users could replace the file.
     #[error(transparent)]
     Unsafe(#[from] Distrust),
-    /// The path names no file.
-    #[error("{0:?} is no file; name the file of a key")]
+    /// The path names no regular file.
+    #[error("{0:?} is not a regular file; give the path of a key file")]
     NoFile(PathBuf),
     /// Other users can read the file.
     #[error("{} can be read by other users (mode {mode:04o}), who could sign tokens; chmod 600 {}", path.display(), path.display())]
@@ -185,7 +185,7 @@ mod tests {
         let missing = TokenKeys::load(&[dir.path().join("missing")]).expect_err("missing").to_string();
         assert!(missing.contains("cannot read it") && missing.contains("openssl rand"), "{missing}");
         let folder = TokenKeys::load(&[dir.path().to_owned()]).expect_err("a folder").to_string();
-        assert!(folder.contains("is no file"), "{folder}");
+        assert!(folder.contains("is not a regular file"), "{folder}");
     }
 
     #[test]

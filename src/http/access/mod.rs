@@ -26,9 +26,9 @@ pub use revoked::ListError;
 pub use token::{Claims, Examined, Scope, TokenError, UnknownScope};
 
 use self::asker::Rights;
+use super::connection::Connection;
 use super::error::Problem;
-use super::peer::Way;
-use super::seat::Seat;
+use super::peer::Transport;
 use super::settings::Settings;
 use crate::controller::Caller;
 
@@ -62,9 +62,9 @@ impl Access {
         })))
     }
 
-    /// Returns who sends a request with these headers over the connection of `seat`. `is_exact` is true for Zeus's daemon,
-    /// which reads the header as [`bearer`] says.
-    pub(super) fn identify(&self, seat: &Seat, headers: &HeaderMap, is_exact: bool) -> Asker {
+    /// Returns who sends a request with these headers over `connection`. `is_exact` is true for Zeus's daemon, which reads
+    /// the header as [`bearer`] says.
+    pub(super) fn identify(&self, connection: &Connection, headers: &HeaderMap, is_exact: bool) -> Asker {
         let token = match (&self.0.keys, bearer(headers, is_exact)) {
             (Some(_), None) if is_exact && headers.contains_key(header::AUTHORIZATION) => Token::Unread,
             (None, _) | (_, None) => Token::Absent,
@@ -73,9 +73,10 @@ impl Access {
                 Err(error) => Token::Invalid(error),
             },
         };
-        let (way, user, process) = (seat.way(), seat.user(), seat.process());
-        let rights = Rights::of(way, user, self.0.loopback_control).with(&token, way);
-        Asker { way, user, address: seat.address(), process, token, rights, takes_tokens: self.0.keys.is_some() }
+        let (transport, user, process) = (connection.transport(), connection.user_id(), connection.process());
+        let address = connection.address();
+        let rights = Rights::of(transport, user, self.0.loopback_control).with(&token, transport);
+        Asker { transport, user, address, process, token, rights, takes_tokens: self.0.keys.is_some() }
     }
 
     /// Checks that a request may have what its route needs.
@@ -111,7 +112,7 @@ impl Access {
 
     /// Returns true if the request comes from another machine without encryption although this daemon has a certificate.
     pub(super) fn lacks_tls(&self, asker: &Asker) -> bool {
-        self.0.has_tls && asker.way == Way::Remote { is_encrypted: false }
+        self.0.has_tls && asker.transport == Transport::Remote { is_encrypted: false }
     }
 }
 
@@ -138,7 +139,10 @@ impl<S: Send + Sync> FromRequestParts<S> for By {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match parts.extensions.get::<Asker>() {
             Some(asker) => Ok(Self(Caller::Client(asker.client()))),
-            None => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the sender of the request is unknown")),
+            None => Err(Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal error: the request has no sender (a bug in wattune)",
+            )),
         }
     }
 }

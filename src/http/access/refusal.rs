@@ -5,7 +5,7 @@ use std::path::Path;
 use super::asker::{Asker, Token};
 use super::needs::Need;
 use super::token::{Scope, TokenError};
-use crate::http::peer::Way;
+use crate::http::peer::Transport;
 
 /// Returns why a token is refused.
 pub(super) fn of_token(error: &TokenError) -> String {
@@ -25,15 +25,15 @@ pub(super) fn explain(socket: Option<&Path>, need: Need, asker: &Asker) -> Strin
         Need::Admin => ("reading the audit log", Scope::Admin),
     };
     let mut ways = Vec::new();
-    if let (Some(socket), Way::Loopback) = (socket, asker.way) {
+    if let (Some(socket), Transport::Loopback) = (socket, asker.transport) {
         let as_whom = if need == Need::Admin { " as root or as the daemon's user" } else { "" };
         ways.push(format!("use the Unix socket {}{as_whom}", socket.display()));
-    } else if asker.way == Way::Loopback {
+    } else if asker.transport == Transport::Loopback {
         ways.push("set http.socket and use the Unix socket".into());
     }
-    let why = match (asker.way, &asker.token) {
-        (Way::Unix, _) => " over the Unix socket is for root and the daemon's user".to_owned(),
-        (Way::Remote { is_encrypted: false }, _) if need > Need::Read => {
+    let why = match (asker.transport, &asker.token) {
+        (Transport::Unix, _) => " over the Unix socket is for root and the daemon's user".to_owned(),
+        (Transport::Remote { is_encrypted: false }, _) if need > Need::Read => {
             return format!(
                 "{what} from another machine needs TLS: set http.tls_cert and http.tls_key, or use an SSH tunnel to the \
                  loopback address"
@@ -43,15 +43,15 @@ pub(super) fn explain(socket: Option<&Path>, need: Need, asker: &Asker) -> Strin
             let scopes: Vec<&str> = claims.scopes.iter().map(|scope| scope.as_str()).collect();
             format!(" needs the scope {scope}, and the token of {:?} has [{}]", claims.sub, scopes.join(", "))
         }
-        (Way::Loopback, _) if need == Need::Jobs => {
+        (Transport::Loopback, _) if need == Need::Jobs => {
             " over TCP needs a user of this machine, and the kernel does not report who is connected".to_owned()
         }
-        (Way::Loopback, _) => " over TCP needs more than a connection of this machine".to_owned(),
-        (Way::Remote { .. }, _) => " from another machine needs a token".to_owned(),
+        (Transport::Loopback, _) => " over TCP needs more than a connection of this machine".to_owned(),
+        (Transport::Remote { .. }, _) => " from another machine needs a token".to_owned(),
     };
     let keys = if asker.takes_tokens { "" } else { "set http.token_keys and " };
     ways.push(format!("{keys}send a token with the scope {scope} (`wattune token issue --scope {scope}`)"));
-    if asker.way == Way::Loopback && need != Need::Admin {
+    if asker.transport == Transport::Loopback && need != Need::Admin {
         ways.push("let the operator set http.loopback_control = true".into());
     }
     format!("{what}{why}: {}", join(&ways))

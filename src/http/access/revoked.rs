@@ -33,7 +33,7 @@ pub enum ListError {
     #[error(transparent)]
     Unsafe(#[from] Distrust),
     /// Other users can write the list.
-    #[error("other users can write {} (mode {mode:04o}) and accept revoked tokens again; chmod go-w {}", path.display(), path.display())]
+    #[error("other users can write {} (mode {mode:04o}), and so make revoked tokens valid again; chmod go-w {}", path.display(), path.display())]
     Open { path: PathBuf, mode: u32 },
     /// The text is no id.
     #[error("{0:?} is no id of a token: give the id that `wattune token inspect` shows, up to 128 visible characters")]

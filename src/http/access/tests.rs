@@ -9,10 +9,10 @@ use super::*;
 use crate::http::routes;
 
 const KEY: [u8; 40] = [7; 40];
-const UNIX: Way = Way::Unix;
-const LOOPBACK: Way = Way::Loopback;
-const REMOTE: Way = Way::Remote { is_encrypted: false };
-const TLS: Way = Way::Remote { is_encrypted: true };
+const UNIX: Transport = Transport::Unix;
+const LOOPBACK: Transport = Transport::Loopback;
+const REMOTE: Transport = Transport::Remote { is_encrypted: false };
+const TLS: Transport = Transport::Remote { is_encrypted: true };
 
 fn key(path: &Path, bytes: &[u8]) -> PathBuf {
     std::fs::write(path, bytes).expect("written");
@@ -72,11 +72,11 @@ fn rights_follow_from_connection_and_token() {
         (REMOTE, None, true, nothing),
         (TLS, Some(0), true, nothing),
     ];
-    for (way, user, control, rights) in table {
-        assert_eq!(Rights::of(way, user, control), rights, "{way:?} {user:?} {control}");
+    for (transport, user, control, rights) in table {
+        assert_eq!(Rights::of(transport, user, control), rights, "{transport:?} {user:?} {control}");
     }
     let admin = Rights { admin: true, ..everything };
-    let table: [(Way, &[Scope], Rights); 13] = [
+    let table: [(Transport, &[Scope], Rights); 13] = [
         (TLS, &[], nothing),
         (TLS, &[Scope::CpuRead], nothing),
         (TLS, &[Scope::GpuRead], reads),
@@ -91,9 +91,9 @@ fn rights_follow_from_connection_and_token() {
         (LOOPBACK, &[Scope::GpuControl], everything),
         (UNIX, &[Scope::GpuRead], everything),
     ];
-    for (way, scopes, rights) in table {
+    for (transport, scopes, rights) in table {
         let token = Token::Valid(claims(scopes));
-        assert_eq!(Rights::of(way, None, false).with(&token, way), rights, "{way:?} {scopes:?}");
+        assert_eq!(Rights::of(transport, None, false).with(&token, transport), rights, "{transport:?} {scopes:?}");
     }
     let invalid = Token::Invalid(TokenError::Expired);
     assert_eq!(Rights::of(LOOPBACK, None, false).with(&invalid, LOOPBACK), reads);

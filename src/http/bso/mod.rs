@@ -24,8 +24,8 @@ use self::answer::Refusal;
 use self::models::{JobSpec, TrainingResult, TrialId, validation};
 use self::request::{Body, JobParam};
 use super::access::By;
+use super::connection::Connection;
 use super::error::{CHALLENGE, Problem};
-use super::seat::Seat;
 use super::shared::Shared;
 use crate::controller::Caller;
 use crate::recurring::{ZeusError, ZeusRegistration};
@@ -84,10 +84,10 @@ pub(super) fn unknown_path() -> Response {
 }
 
 /// Redirects to the path without the slash at its end.
-async fn without_slash(uri: Uri, headers: HeaderMap, seat: Option<Extension<Seat>>) -> Response {
+async fn without_slash(uri: Uri, headers: HeaderMap, connection: Option<Extension<Connection>>) -> Response {
     let path = uri.path().trim_end_matches('/');
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let scheme = if seat.is_some_and(|seat| seat.is_encrypted()) { "https" } else { "http" };
+    let scheme = if connection.is_some_and(|connection| connection.is_encrypted()) { "https" } else { "http" };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(|host| format!("{scheme}://{host}"));
     let location = format!("{}{path}{query}", host.unwrap_or_default());
     (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)]).into_response()

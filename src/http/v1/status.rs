@@ -11,9 +11,9 @@ use axum::{Extension, Json};
 use futures_util::StreamExt;
 
 use crate::controller::view::StatusView;
+use crate::http::connection::Connection;
+use crate::http::cross_site::check_listener;
 use crate::http::error::{Answer, Problem};
-use crate::http::guard::check_listener;
-use crate::http::seat::Seat;
 use crate::http::shared::Shared;
 
 /// Returns the daemon's mode, the carbon signal, the GPUs and their owners, the open jobs, and current problems.
@@ -43,10 +43,10 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 )]
 pub(in crate::http) async fn events(
     State(shared): State<Shared>,
-    Extension(seat): Extension<Seat>,
+    Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
     check_listener(&headers)?;
-    let events = shared.live.listen(seat.peer())?.map(Ok::<_, Infallible>);
+    let events = shared.status_events.listen(connection.user())?.map(Ok::<_, Infallible>);
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)))
 }

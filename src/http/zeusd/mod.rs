@@ -30,8 +30,8 @@ use self::answer::Refusal;
 use self::gpus::PowerAnswer;
 use self::query::{Parameter, Query};
 use super::access::{Access, Asker, Claims};
+use super::cross_site::check_listener;
 use super::error::Problem;
-use super::guard::check_listener;
 use super::shared::Shared;
 use crate::controller::Setting;
 use crate::gpu::Write;
@@ -53,7 +53,10 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Result<Respon
     // Taken apart instead of extracted, which would clone each part.
     let (Parts { method, uri, headers, extensions, .. }, _) = request.into_parts();
     let Some(asker) = extensions.get::<Asker>() else {
-        let unknown = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the sender of the request is unknown");
+        let unknown = Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal error: the request has no sender (a bug in wattune)",
+        );
         return Ok(unknown.into_response());
     };
     let (zeusd, path, query) = (&shared.zeusd, uri.path(), uri.query().unwrap_or_default());

@@ -6,7 +6,7 @@
 use super::answer::Refusal;
 use super::settings::ApiGroup;
 use crate::http::access::{Access, Asker, Claims, Need, Scope, Token, TokenError};
-use crate::http::peer::Way;
+use crate::http::peer::Transport;
 
 /// Refusal of a request without a token, or with one that Zeus's daemon does not read.
 const NO_TOKEN: &str = "Authentication required. Provide an Authorization: Bearer <token> header.";
@@ -23,7 +23,7 @@ impl ApiGroup {
 
 /// Returns true if a client should ask for the rights of its token.
 pub(super) fn requires_token(asker: &Asker) -> bool {
-    asker.token != Token::Absent || matches!(asker.way, Way::Remote { .. })
+    asker.token != Token::Absent || matches!(asker.transport, Transport::Remote { .. })
 }
 
 /// Returns the claims of the request's token.
@@ -42,7 +42,7 @@ pub(super) fn check(access: &Access, asker: &Asker, group: Option<ApiGroup>) -> 
         return Err(Refusal::Forbidden(access.explain(Need::Read, asker)));
     }
     let controls = group == Some(ApiGroup::GpuControl);
-    if asker.token == Token::Absent && !matches!(asker.way, Way::Remote { .. }) {
+    if asker.token == Token::Absent && !matches!(asker.transport, Transport::Remote { .. }) {
         return match !controls || asker.rights.control {
             true => Ok(()),
             false if asker.takes_tokens => Err(Refusal::Unauthorized(NO_TOKEN.into())),
@@ -59,7 +59,7 @@ pub(super) fn check(access: &Access, asker: &Asker, group: Option<ApiGroup>) -> 
             has.join(", ")
         )));
     }
-    if controls && asker.way == (Way::Remote { is_encrypted: false }) {
+    if controls && asker.transport == (Transport::Remote { is_encrypted: false }) {
         return Err(Refusal::Forbidden(access.explain(Need::Control, asker)));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The live event stream. One producer queries the status, and only while a client is connected; all clients share its
-//! results. A slow client may miss events, but never the latest one.
+//! The stream of status events. One producer queries the status, and only while a client is connected; all clients
+//! share its results. A slow client may miss events, but never the latest one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::error::Problem;
-use super::places::Peer;
+use super::peer::PeerUser;
 use crate::controller::view::StatusView;
 
 /// The interval between queries of the status.
@@ -30,10 +30,10 @@ pub(super) const CLIENTS_PER_USER: usize = 32;
 
 /// The latest event and its subscribers. Clones share both.
 #[derive(Clone)]
-pub(super) struct Live {
+pub(super) struct StatusEvents {
     newest: watch::Sender<Option<Frame>>,
     wanted: Arc<Notify>,
-    listeners: Arc<Mutex<HashMap<Peer, usize>>>,
+    listeners: Arc<Mutex<HashMap<PeerUser, usize>>>,
     stop: CancellationToken,
 }
 
@@ -70,7 +70,7 @@ fn text(value: &impl Serialize) -> Option<Arc<str>> {
     serde_json::to_string(value).ok().map(Into::into)
 }
 
-impl Live {
+impl StatusEvents {
     /// Creates a stream without clients. All clients' streams end when `stop` is cancelled.
     pub(super) fn until(stop: CancellationToken) -> Self {
         Self { newest: watch::Sender::new(None), wanted: Arc::default(), listeners: Arc::default(), stop }
@@ -103,8 +103,8 @@ impl Live {
     }
 
     /// Returns a stream of the latest event and all later ones, unless too many clients are connected.
-    pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
-        let slot = self.reserve_slot(peer).map_err(|(all, own)| {
+    pub(super) fn listen(&self, user: PeerUser) -> Result<impl Stream<Item = Event> + use<>, Problem> {
+        let slot = self.reserve_slot(user).map_err(|(all, own)| {
             let detail = format!(
                 "{all} clients are connected already, {own} of them of this user; the maximum is {CLIENTS} in total and \
                  {CLIENTS_PER_USER} per user; close a page, or use GET /v1/status"
@@ -119,28 +119,28 @@ impl Live {
 
     /// Reserves a slot for one more client. The error holds the numbers of connected clients: first in total, second
     /// of this user.
-    fn reserve_slot(&self, peer: Peer) -> Result<ListenerSlot, (usize, usize)> {
+    fn reserve_slot(&self, user: PeerUser) -> Result<ListenerSlot, (usize, usize)> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = listeners.values().sum();
-        let own = listeners.get(&peer).copied().unwrap_or_default();
+        let own = listeners.get(&user).copied().unwrap_or_default();
         if all >= CLIENTS || own >= CLIENTS_PER_USER {
             return Err((all, own));
         }
-        listeners.insert(peer, own + 1);
-        Ok(ListenerSlot { listeners: Arc::clone(&self.listeners), peer })
+        listeners.insert(user, own + 1);
+        Ok(ListenerSlot { listeners: Arc::clone(&self.listeners), user })
     }
 }
 
 /// The slot of one connected client, released when dropped.
 struct ListenerSlot {
-    listeners: Arc<Mutex<HashMap<Peer, usize>>>,
-    peer: Peer,
+    listeners: Arc<Mutex<HashMap<PeerUser, usize>>>,
+    user: PeerUser,
 }
 
 impl Drop for ListenerSlot {
     fn drop(&mut self) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = listeners.get_mut(&self.peer) {
+        if let Some(count) = listeners.get_mut(&self.user) {
             *count -= 1;
         }
         listeners.retain(|_, count| *count > 0);

@@ -11,13 +11,13 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 
 use super::bso;
+use super::connection::Connection;
 use super::error::Problem;
-use super::peer::Way;
-use super::seat::Seat;
+use super::peer::Transport;
 
 /// The rules for requests to one listener.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guard {
+pub(super) struct CrossSiteGuard {
     check_host: bool,
     tcp: Option<SocketAddr>,
 }
@@ -58,7 +58,7 @@ impl From<Refusal> for Problem {
     }
 }
 
-impl Guard {
+impl CrossSiteGuard {
     /// Creates the guard of a TCP listener on `bound`.
     pub(super) const fn tcp(bound: SocketAddr) -> Self {
         Self { check_host: true, tcp: Some(bound) }
@@ -76,12 +76,12 @@ impl Guard {
         Self { check_host: false, ..self }
     }
 
-    /// Checks a request that came over the connection of `seat`.
+    /// Checks a request that came over `connection`.
     ///
     /// # Errors
     /// The first reason to refuse it.
-    pub(super) fn check_from(&self, seat: &Seat, request: &Request) -> Result<(), Refusal> {
-        let guard = if matches!(seat.way(), Way::Remote { .. }) { self.remote() } else { *self };
+    pub(super) fn check_from(&self, connection: &Connection, request: &Request) -> Result<(), Refusal> {
+        let guard = if matches!(connection.transport(), Transport::Remote { .. }) { self.remote() } else { *self };
         guard.check(request.method(), request.uri(), request.headers())
     }
 
@@ -220,13 +220,13 @@ mod tests {
         headers
     }
 
-    fn decide(guard: Guard, method: &str, uri: &str, pairs: &[(&str, &str)]) -> Result<(), Refusal> {
+    fn decide(guard: CrossSiteGuard, method: &str, uri: &str, pairs: &[(&str, &str)]) -> Result<(), Refusal> {
         let method = method.parse().expect("method");
         guard.check(&method, &uri.parse().expect("URI"), &headers(pairs))
     }
 
-    fn tcp(address: &str) -> Guard {
-        Guard::tcp(address.parse().expect("address"))
+    fn tcp(address: &str) -> CrossSiteGuard {
+        CrossSiteGuard::tcp(address.parse().expect("address"))
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
             let decision = decide(tcp("127.0.0.1:4938"), "GET", "/v1/status", &pairs);
             let expected = if allowed { Ok(()) } else { Err(Refusal::Origin(origin.into())) };
             assert_eq!(decision, expected, "{origin}");
-            let through_socket = decide(Guard::unix(None), "GET", "/v1/status", &pairs);
+            let through_socket = decide(CrossSiteGuard::unix(None), "GET", "/v1/status", &pairs);
             assert_eq!(through_socket, Err(Refusal::Origin(origin.into())), "{origin}");
         }
         for (site, allowed) in [("cross-site", false), ("same-origin", true), ("same-site", false), ("none", true)] {
@@ -341,7 +341,7 @@ mod tests {
             pairs.extend(media_type.map(|t| ("content-type", t)));
             let decision = decide(tcp("127.0.0.1:4938"), method, "/v1/jobs", &pairs);
             assert_eq!(decision.is_ok(), allowed, "{method} {media_type:?}: {decision:?}");
-            assert_eq!(decide(Guard::unix(None), method, "/v1/jobs", &pairs).is_ok(), allowed);
+            assert_eq!(decide(CrossSiteGuard::unix(None), method, "/v1/jobs", &pairs).is_ok(), allowed);
         }
         let chunked = [("host", "localhost"), ("transfer-encoding", "chunked")];
         let refused = decide(tcp("127.0.0.1:4938"), "POST", "/v1/jobs", &chunked);
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn hosts_are_not_checked_on_the_socket() {
         for host in ["localhost", "wattune", "evil.example"] {
-            assert_eq!(decide(Guard::unix(None), "GET", "/", &[("host", host)]), Ok(()));
+            assert_eq!(decide(CrossSiteGuard::unix(None), "GET", "/", &[("host", host)]), Ok(()));
         }
     }
 }

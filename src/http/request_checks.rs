@@ -11,10 +11,10 @@ use tracing::Instrument as _;
 
 use super::access::{Need, need_of};
 use super::bso;
+use super::connection::Connection;
+use super::cross_site::CrossSiteGuard;
 use super::error::{Denied, Problem};
-use super::guard::Guard;
-use super::rates::Rates;
-use super::seat::Seat;
+use super::rate_limits::RateLimits;
 use super::shared::Shared;
 
 /// Routes of reports. Connections through which jobs or trials report are closed last, so that no job counts as dead
@@ -27,22 +27,22 @@ const ZEUS_STREAMS: [&str; 2] = ["/gpu/stream_power", "/cpu/stream_power"];
 
 /// The checks of one listener. Clones share them.
 #[derive(Clone)]
-pub(super) struct Gate(Arc<Checks>);
+pub(super) struct RequestChecks(Arc<Checks>);
 
 struct Checks {
     shared: Shared,
-    guard: Guard,
-    rates: Rates,
+    guard: CrossSiteGuard,
+    rates: RateLimits,
 }
 
-impl Gate {
-    pub(super) fn new(shared: Shared, guard: Guard, rates: Rates) -> Self {
+impl RequestChecks {
+    pub(super) fn new(shared: Shared, guard: CrossSiteGuard, rates: RateLimits) -> Self {
         Self(Arc::new(Checks { shared, guard, rates }))
     }
 }
 
 /// Passes a request to its handler if it may be answered, and adds the headers of every answer.
-pub(super) async fn pass(State(Gate(checks)): State<Gate>, request: Request, next: Next) -> Response {
+pub(super) async fn pass(State(RequestChecks(checks)): State<RequestChecks>, request: Request, next: Next) -> Response {
     let is_zeus_stream = ZEUS_STREAMS.contains(&request.uri().path());
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str);
     let span = tracing::debug_span!("request", http.method = %request.method(), http.route = route);
@@ -81,17 +81,20 @@ impl Checks {
     /// changes in the audit log, also those of what belongs to others, which the handlers refuse.
     async fn check_and_run(&self, mut request: Request, next: Next) -> Response {
         let shared = &self.shared;
-        let Some(seat) = request.extensions().get::<Seat>() else {
-            return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection of the request is unknown")
-                .into_response();
+        let Some(connection) = request.extensions().get::<Connection>() else {
+            return Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal error: the request has no sender (a bug in wattune)",
+            )
+            .into_response();
         };
-        if let Err(refusal) = self.guard.check_from(seat, &request) {
+        if let Err(refusal) = self.guard.check_from(connection, &request) {
             return Problem::from(refusal).into_response();
         }
         let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-        let reporter = route.filter(|route| REPORTS.contains(route)).map(|_| seat.clone());
+        let reporter = route.filter(|route| REPORTS.contains(route)).map(|_| connection.clone());
         let need = route.map(|route| need_of(request.method(), route));
-        let asker = shared.access.identify(seat, request.headers(), need == Some(Need::Zeus));
+        let asker = shared.access.identify(connection, request.headers(), need == Some(Need::Zeus));
         if let Err(problem) = need.map_or(Ok(()), |need| shared.access.check(need, &asker)) {
             if need > Some(Need::Read) {
                 shared.audit_refusal(&asker, request.method(), request.uri().path(), None);
@@ -109,8 +112,8 @@ impl Checks {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         request.extensions_mut().insert(asker.clone());
         let response = next.run(request).await;
-        if let Some(seat) = reporter.filter(|_| response.status().is_success()) {
-            seat.reported();
+        if let Some(connection) = reporter.filter(|_| response.status().is_success()) {
+            connection.mark_reporting();
         }
         if let Some(Denied(why)) = response.extensions().get() {
             shared.audit_refusal(&asker, &method, &path, Some(why));

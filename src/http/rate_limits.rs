@@ -44,18 +44,18 @@ const BEGINS_ON_GET: &str = "/jobs/batch_size";
 
 /// The changes that each sender may still make now. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Rates {
+pub(super) struct RateLimits {
     changes: Buckets,
     recurring: Buckets,
 }
 
-impl Default for Rates {
+impl Default for RateLimits {
     fn default() -> Self {
         Self { changes: Buckets::new(CHANGES), recurring: Buckets::new(RECURRING) }
     }
 }
 
-impl Rates {
+impl RateLimits {
     /// Returns the allowances that a request needs; `None` if it is not limited.
     fn of(&self, method: &Method, route: &str) -> Option<&Buckets> {
         let reads = [Method::GET, Method::HEAD].contains(method);
@@ -69,7 +69,7 @@ impl Rates {
     }
 }
 
-impl Rates {
+impl RateLimits {
     /// Counts a request of `asker`.
     ///
     /// # Errors
@@ -100,10 +100,10 @@ mod tests {
 
     #[test]
     fn changes_are_limited_and_reports_are_not() {
-        let rates = Rates::default();
+        let limits = RateLimits::default();
         let limit = |method: &str, route: &str| {
             let method = method.parse().expect("a method");
-            rates.of(&method, route).map(|buckets| buckets.allowance().per_second)
+            limits.of(&method, route).map(|buckets| buckets.allowance().per_second)
         };
         let table = [
             ("PUT", "/v1/gpus/{id}/power-limit", Some(200.0)),
