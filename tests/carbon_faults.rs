@@ -104,7 +104,7 @@ fn faults() -> Vec<Fault> {
     let fault = |name, reported, said| Fault { name, said: Some(said), reported };
     vec![
         Fault { name: "connection refused", said: None, reported: "cannot be reached (Connection refused" },
-        fault("time-out", "did not answer completely within 2 s; raise carbon.timeout_s", |_| Said::Nothing),
+        fault("time-out", "did not answer completely within 2 s; raise the source's own timeout_s", |_| Said::Nothing),
         fault("hung up", "cannot be reached (", |_| Said::HangUp),
         fault("500", "the service failed with status 500 (out of order)", |_| {
             Said::status(500, "{\"message\":\"out of order\"}")

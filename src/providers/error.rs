@@ -16,12 +16,14 @@ pub enum ProviderError {
         host: String,
         why: String,
     },
-    /// The answer was not complete in time, whether or not a connection was made.
-    #[error("{host} did not answer completely within {} s; raise carbon.timeout_s if this is usual", after.get())]
+    /// The answer was not complete in time.
+    #[error("{host} did not answer completely within {} s; raise {setting} if this is usual", after.get())]
     TimedOut {
         /// Host name, with the port if it is not the default one.
         host: String,
         after: Seconds,
+        /// Setting that holds `after`, in words.
+        setting: &'static str,
     },
     /// The source refused the key, or the key's access to the data. The next request follows an hour later, because
     /// earlier ones would not help.
@@ -41,8 +43,12 @@ pub enum ProviderError {
              subscription allows more", until.format("%H:%M:%SZ"))]
     QuotaSpent { per_hour: u32, until: DateTime<Utc> },
     /// The source reports too many requests.
-    #[error("the service reports too many requests{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
+    #[error("the service reports too many requests{}; raise carbon.poll_interval_s, or the source's own interval, if \
+             this is usual", wait(*retry_after))]
     RateLimited { retry_after: Option<Seconds> },
+    /// The service is out of order for a time that it names.
+    #[error("the service is unavailable and asks to wait {} s; the fault is at the service", retry_after.get().ceil())]
+    Unavailable { retry_after: Seconds },
     /// The source's server failed.
     #[error("the service failed with status {status} ({message}); the fault is at the service. Trying again")]
     ServerError {
@@ -101,6 +107,7 @@ impl ProviderError {
             Self::TimedOut { .. }
             | Self::QuotaSpent { .. }
             | Self::RateLimited { .. }
+            | Self::Unavailable { .. }
             | Self::TooLarge { .. }
             | Self::Unreadable { .. } => {}
         }
@@ -141,8 +148,10 @@ pub enum SettingsError {
     NoZone(&'static str),
 }
 
+/// Returns the wait that a service requests, in words that continue a message. The wait until a date is no whole number
+/// of seconds.
 fn wait(retry_after: Option<Seconds>) -> String {
-    retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get()))
+    retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get().ceil()))
 }
 
 /// Usual remedy after a status of 401 or 403.

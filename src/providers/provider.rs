@@ -1,6 +1,6 @@
 //! The interface that every source of a signal implements, and the answers that a source returns.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
@@ -64,6 +64,12 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
         Provenance::default()
     }
 
+    /// Returns true if the source's forecast is one value for all times. Such a forecast replaces no other one that
+    /// covers now.
+    fn is_constant(&self) -> bool {
+        false
+    }
+
     /// Returns true if answers are stored on disk for the next start.
     fn keeps_answers(&self) -> bool {
         true
@@ -85,6 +91,11 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
     /// contain.
     fn fetch_actuals(&self, _span: Slot, _now: DateTime<Utc>) -> BoxFuture<'_, Actuals<V>> {
         std::future::ready(Ok(None)).boxed()
+    }
+
+    /// Returns the longest span of one request of [`Self::fetch_actuals`]; `None` if one request covers any span.
+    fn actuals_window(&self) -> Option<TimeDelta> {
+        None
     }
 
     /// Returns the age from which the source's actual values are final.

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
 use super::connection::writing;
+use super::days::{FirstOf, first_kept};
 use super::{Store, StoreError, rows};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, Slot, TimeSeries, Zone};
 use wattune_core::ledger::entry::Factor;
@@ -14,8 +15,8 @@ use wattune_core::ledger::intensities::{self, SourceValues, Value};
 use wattune_core::ledger::sources::SourceKey;
 use wattune_core::units::GramsPerKwh;
 
-/// Retention time of published forecasts: the 36 days that forecast models learn from, plus a day.
-const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);
+/// Minimum number of days for which published forecasts are kept: the 36 that forecast models learn from, plus one.
+const ISSUED_KEPT_DAYS: i64 = 37;
 
 impl Store {
     /// Appends the carbon intensities `points`, with the provenance of the source's response `answer`.
@@ -99,19 +100,19 @@ impl Store {
         self.short_reads.run(move |db| factors(&*db.transaction()?, &sources, &span)).await
     }
 
-    /// Stores a forecast as published, and deletes forecasts that were fetched more than 37 days earlier.
+    /// Stores a forecast as published, and deletes forecasts that are older than 37 days on which a daemon ran.
     pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
         let (zone, source) = (issued.zone.clone(), issued.source.clone());
         let (kind, scope) = (issued.kind.as_str(), issued.scope.as_str());
         let (issued_us, retrieved_us) = (issued.issued_at.timestamp_micros(), issued.retrieved_at.timestamp_micros());
-        let forgotten_us = (issued.retrieved_at - ISSUED_KEPT).timestamp_micros();
         let runs = rows::json(&runs(&issued.expected))?;
         let write = move |db: &mut Connection| {
             let tx = writing(db)?;
             let sql = "INSERT INTO issued_forecasts (zone, source, kind, scope, issued_us, retrieved_us, points) \
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
             rows::execute(&tx, sql, params![zone.as_str(), source, kind, scope, issued_us, retrieved_us, runs])?;
-            rows::execute(&tx, "DELETE FROM issued_forecasts WHERE retrieved_us < ?1", [forgotten_us])?;
+            let kept = first_kept(&tx, FirstOf::Forecasts, ISSUED_KEPT_DAYS)?;
+            rows::execute(&tx, "DELETE FROM issued_forecasts WHERE id < ?1", [kept])?;
             Ok(tx.commit()?)
         };
         self.write.run(write).await
@@ -146,11 +147,18 @@ impl Store {
         self.short_reads.run(move |db| rows::optional(db, sql, columns, issued)).await
     }
 
-    /// Records the time up to which a source's actual values are final. A time before the recorded one changes nothing.
-    pub async fn set_final_until(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Records the time up to which a source's actual values are final. A time before the recorded one changes nothing,
+    /// unless the recorded one is after `latest`: no value can be final after that.
+    pub async fn set_final_until(
+        &self,
+        key: &SourceKey,
+        until: DateTime<Utc>,
+        latest: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?2, ?3, ?4, ?5, ?1) \
-                   ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?1)";
-        let columns = time_and_key(until, key);
+                   ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(MIN(final_us, ?6), ?1)";
+        let (until, zone, source, kind, scope) = time_and_key(until, key);
+        let columns = (until, zone, source, kind, scope, latest.timestamp_micros());
         self.write.run(move |db| rows::execute(db, sql, columns).map(drop)).await
     }
 

@@ -10,7 +10,7 @@ use wattune_core::forecast::{Basis, Model};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Time between two looks at which slots have begun.
+/// Time between two checks of which slots have begun.
 const UPDATE_PERIOD: Seconds = Seconds::new(5.0);
 
 /// Time for which a basis is kept within its slot: values age so slowly that computing the basis anew more often changes
@@ -53,7 +53,7 @@ pub(crate) struct SignalBasis {
     /// Slot to which the value applies.
     pub(super) slot: Slot,
     pub(crate) since: DateTime<Utc>,
-    looked_at: Option<Monotonic>,
+    checked_at: Option<Monotonic>,
     computed_at: Option<Monotonic>,
 }
 
@@ -66,7 +66,7 @@ impl SignalBasis {
             value: fallback,
             slot,
             since: now,
-            looked_at: None,
+            checked_at: None,
             computed_at: None,
         }
     }
@@ -101,24 +101,24 @@ impl SignalBasis {
             value: present.intensity,
             slot: present.slot,
             since: now,
-            looked_at: None,
+            checked_at: None,
             computed_at: None,
         }
     }
 
     /// Returns whether an update of the basis is due.
     pub(super) fn is_due(&self, now: Now) -> bool {
-        self.looked_at.is_none_or(|at| now.monotonic.since(at) >= UPDATE_PERIOD)
+        self.checked_at.is_none_or(|at| now.monotonic.since(at) >= UPDATE_PERIOD)
     }
 
     /// Makes an update of the basis due at once.
     pub(super) fn expire(&mut self) {
-        (self.looked_at, self.computed_at) = (None, None);
+        (self.checked_at, self.computed_at) = (None, None);
     }
 
-    /// Records a look at the basis. Returns whether the basis must be computed anew: its slot is over, or it is old.
-    pub(super) fn look(&mut self, now: Now) -> bool {
-        self.looked_at = Some(now.monotonic);
+    /// Returns whether the basis must be computed anew: its slot is over, or it is old. Records the time of this check.
+    pub(super) fn needs_update(&mut self, now: Now) -> bool {
+        self.checked_at = Some(now.monotonic);
         !self.slot.contains(now.utc) || self.computed_at.is_none_or(|at| now.monotonic.since(at) >= KEPT)
     }
 
@@ -128,9 +128,9 @@ impl SignalBasis {
         let since = if changed { now.utc } else { self.since };
         if changed && (self.level != basis.level || basis.level != BasisLevel::Constant) {
             let (from, to, source) = (self.level.as_str(), basis.level.as_str(), basis.source);
-            tracing::info!(from, to, source, "the current carbon intensity comes from another kind of source");
+            tracing::info!(from, to, source, "basis of the carbon intensity changed");
         }
-        *self = Self { since, looked_at: Some(now.monotonic), computed_at: Some(now.monotonic), ..basis };
+        *self = Self { since, checked_at: Some(now.monotonic), computed_at: Some(now.monotonic), ..basis };
         changed
     }
 }

@@ -107,7 +107,7 @@ impl Signal {
     async fn store_responses(&mut self, state: &FeedState, store: &Store, now: Now, update: &mut SignalUpdate) {
         self.stored.resize_with(state.sources.len(), StoredResponses::default);
         for (stored, source) in self.stored.iter_mut().zip(&state.sources) {
-            if let Err(error) = stored.store_new(source, store, update).await {
+            if let Err(error) = stored.store_new(source, store, now.utc, update).await {
                 update.faults.push(error);
             }
         }
@@ -151,7 +151,7 @@ impl Signal {
                 update.faults.push(error);
             }
         }
-        if self.basis.look(now) {
+        if self.basis.needs_update(now) {
             let forecast = self.forecast.as_deref();
             let basis = SignalBasis::of(&self.model, forecast, &self.feed.borrow(), self.fallback, now.utc);
             if self.basis.replace(basis, now) {

@@ -52,6 +52,7 @@ impl StoredResponses {
         &mut self,
         source: &SourceState,
         store: &Store,
+        now: DateTime<Utc>,
         update: &mut SignalUpdate,
     ) -> Result<(), StoreError> {
         let Some(newest) = &source.forecast else { return Ok(()) };
@@ -65,14 +66,16 @@ impl StoredResponses {
             store.append_issued(issued).await?;
             self.issued = Some(Arc::clone(issued));
         }
-        if source.final_until > self.final_until
-            && let Some(until) = source.final_until
+        // A clock that ran ahead has left a time that lies ahead, too.
+        let latest = now - source.final_after.to_delta();
+        if source.final_until != self.final_until
+            && let Some(until) = source.final_until.map(|until| until.min(latest))
         {
             let key = SourceKey::of(newest);
-            let before = store.final_until(&key).await?;
+            let before = store.final_until(&key).await?.map(|before| before.min(latest));
             let hours = store.unsettled_hours(before.unwrap_or_default() - TimeDelta::hours(1)).await?;
             // Last, so that the hours are read again if that fails.
-            store.set_final_until(&key, until).await?;
+            store.set_final_until(&key, until, latest).await?;
             let hours = hours.into_iter().filter(|hour| *hour < until);
             update.finalised.extend(hours.filter_map(|hour| Slot::new(hour, hour + TimeDelta::hours(1))));
             self.final_until = source.final_until;

@@ -117,6 +117,7 @@ async fn what_is_taken_back_is_reported_and_what_is_final_is_said_once() {
 
     let mut state = feed(&said(400.0, kept));
     state.sources[0].final_until = Some(at(-3));
+    state.sources[0].final_after = Seconds::new(3.0 * 3600.0);
     publish.send_replace(state.clone());
     let update = signal.update(&store, now(2)).await;
     assert!(update.reported.is_empty() && update.faults.is_empty(), "{update:?}");

@@ -30,6 +30,8 @@ pub(in crate::providers) struct Api {
     cadence: Seconds,
     contributes: Contribution,
     methods: Mutex<Vec<Method>>,
+    /// Time at which a zone that was determined for the place was last refused.
+    zone_refused: Denied,
 }
 
 impl Api {
@@ -68,6 +70,7 @@ impl Api {
             cadence: network.poll_interval.or(shared.poll_interval).unwrap_or(usual_cadence),
             contributes: network.contributes,
             methods: Mutex::default(),
+            zone_refused: Denied::default(),
         }
     }
 
@@ -96,20 +99,57 @@ impl Api {
         self.http.usage().requests(now)
     }
 
-    /// Returns the zone, in the source's own code, that an earlier request determined for the place.
+    /// Returns the zone, in the source's own code, that an earlier request of this run determined for the place.
     pub(in crate::providers) fn pinned(&self) -> Option<String> {
         self.http.usage().pinned(self.place.zone().as_str())
     }
 
-    /// Stores the zone, in the source's own code, that a request determined for the place.
-    pub(in crate::providers) fn pin(&self, zone: &str) {
-        self.http.usage().pin(self.place.zone().as_str(), zone);
+    /// Returns the zone, in the source's own code, that this run or an earlier one determined for the place.
+    pub(in crate::providers) fn last_pinned(&self) -> Option<String> {
+        self.http.usage().last_pinned(self.place.zone().as_str())
+    }
+
+    /// Stores the zone, in the source's own code, that a request determined for the place, and returns it. If the
+    /// request failed, returns the zone that an earlier run determined, if there is one.
+    pub(in crate::providers) fn pin(&self, found: Result<String, ProviderError>) -> Result<String, ProviderError> {
+        let (usage, place) = (self.http.usage(), self.place.zone().as_str());
+        match found {
+            Ok(zone) => {
+                tracing::info!(source = self.source, zone, "zone of the place determined and stored");
+                usage.pin(place, &zone);
+                Ok(zone)
+            }
+            Err(error) => {
+                let Some(zone) = self.last_pinned() else { return Err(error) };
+                // The next poll repeats a request that did not reach the source, but not one that the source cannot
+                // answer.
+                let is_unasked = matches!(
+                    error,
+                    ProviderError::Unreachable { .. } | ProviderError::NoKey { .. } | ProviderError::QuotaSpent { .. }
+                );
+                if !is_unasked {
+                    usage.pin(place, &zone);
+                }
+                Ok(zone)
+            }
+        }
+    }
+
+    /// Forgets the zone that was determined for the place if `error` says that the source refuses it. The next poll
+    /// determines the zone anew, but only once a day, because the new zone may be refused, too.
+    fn unpin_refused(&self, error: &ProviderError, now: DateTime<Utc>) {
+        let is_refused = matches!(error, ProviderError::Unexpected { status: 400 | 404 | 422, .. });
+        if is_refused && self.pinned().is_some() && !self.zone_refused.stands(now) {
+            self.zone_refused.note(now);
+            self.http.usage().unpin();
+            tracing::info!(source = self.source, "zone of the place refused; to be determined anew");
+        }
     }
 
     /// Returns the provenance of the responses that were read since the last call.
     pub(in crate::providers) fn provenance(&self, unit: Unit) -> Provenance {
         let responses = self.http.take_digests().iter().map(ToString::to_string).collect();
-        let zone = self.pinned().unwrap_or_else(|| self.place.zone().to_string());
+        let zone = self.last_pinned().unwrap_or_else(|| self.place.zone().to_string());
         let methods = std::mem::take(&mut *self.methods.lock().unwrap_or_else(PoisonError::into_inner));
         Provenance { unit: Some(unit), zone: Some(zone), model: None, responses, methods }
     }
@@ -208,6 +248,9 @@ pub(in crate::providers) trait ApiSource: Send + Sync {
     /// Age from which the source's actual values are final.
     const FINAL_AFTER: Seconds = FINAL_AFTER;
 
+    /// Longest span of one request for actual values.
+    const ACTUALS_WINDOW: TimeDelta;
+
     /// Returns the source's connection.
     fn api(&self) -> &Api;
 
@@ -253,11 +296,22 @@ impl<S: ApiSource> Provider for S {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api().discreet_answer(self.answer(now)).boxed()
+        async move {
+            let answer = self.api().discreet_answer(self.answer(now)).await;
+            if let Err(error) = &answer {
+                self.api().unpin_refused(error, now);
+            }
+            answer
+        }
+        .boxed()
     }
 
     fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
         self.api().discreet(self.actuals(span, now)).boxed()
+    }
+
+    fn actuals_window(&self) -> Option<TimeDelta> {
+        Some(S::ACTUALS_WINDOW)
     }
 
     fn final_after(&self) -> Seconds {

@@ -41,6 +41,8 @@ const SKEW: TimeDelta = TimeDelta::minutes(2);
 pub(in crate::providers) struct Http {
     connect_timeout: Seconds,
     timeout: Seconds,
+    /// Setting that holds `timeout`, in words.
+    timeout_setting: &'static str,
     max_body_bytes: u64,
     headers: Headers,
     secrets: Secrets,
@@ -83,6 +85,7 @@ impl Http {
         Self {
             connect_timeout: network.connect_timeout.unwrap_or(shared.connect_timeout),
             timeout: network.timeout.unwrap_or(shared.timeout),
+            timeout_setting: if network.timeout.is_some() { "the source's own timeout_s" } else { "carbon.timeout_s" },
             max_body_bytes: shared.max_body_bytes,
             headers: network.headers.clone(),
             secrets: Secrets::default(),
@@ -118,7 +121,7 @@ impl Http {
         let known = self.known(&url);
         let sent = self.learn(&headers);
         let asking = self.ask(&url, &headers, known.as_ref(), now);
-        let too_late = |_| ProviderError::TimedOut { host: host.clone(), after: self.timeout };
+        let too_late = |_| self.timed_out(host.clone());
         let mut response = tokio::time::timeout(self.timeout.to_std(), asking).await.map_err(too_late)??;
         self.note_skew(&response, now);
         if let (StatusCode::NOT_MODIFIED, Some((_, _, body))) = (response.status(), known) {
@@ -276,10 +279,18 @@ impl Http {
 
     fn broken(&self, host: &str, error: &reqwest::Error) -> ProviderError {
         let host = host.to_owned();
-        if error.is_timeout() {
-            return ProviderError::TimedOut { host, after: self.timeout };
+        match (error.is_timeout(), error.is_connect()) {
+            (true, true) => {
+                let why = format!("no connection within {} s", self.connect_timeout.get());
+                ProviderError::Unreachable { host, why }
+            }
+            (true, false) => self.timed_out(host),
+            (false, _) => ProviderError::Unreachable { host, why: innermost(error) },
         }
-        ProviderError::Unreachable { host, why: innermost(error) }
+    }
+
+    fn timed_out(&self, host: String) -> ProviderError {
+        ProviderError::TimedOut { host, after: self.timeout, setting: self.timeout_setting }
     }
 
     async fn refusal(&self, mut response: Response, now: DateTime<Utc>) -> ProviderError {
@@ -300,12 +311,14 @@ impl Http {
             }
         }
         let (status_code, message) = (status.as_u16(), message_in(&String::from_utf8_lossy(&body), &self.secrets));
+        if let (StatusCode::SERVICE_UNAVAILABLE, Some(retry_after)) = (status, retry_after) {
+            return ProviderError::Unavailable { retry_after };
+        }
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 ProviderError::Refused { status: status_code, message, advice: USUAL_ADVICE.to_owned() }
             }
             StatusCode::TOO_MANY_REQUESTS => ProviderError::RateLimited { retry_after },
-            StatusCode::SERVICE_UNAVAILABLE if retry_after.is_some() => ProviderError::RateLimited { retry_after },
             _ if status.is_server_error() => ProviderError::ServerError { status: status_code, message },
             _ => ProviderError::Unexpected { status: status_code, message },
         }

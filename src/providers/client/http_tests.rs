@@ -98,7 +98,21 @@ async fn statuses_are_sorted_by_what_can_be_done() {
     assert_eq!(wait("1e300").await, limited(86_400.0));
     assert_eq!(wait("soon").await, Err(ProviderError::RateLimited { retry_after: None }));
     let unavailable = status(503).insert_header("retry-after", "9");
-    assert_eq!(answered(unavailable).await, limited(9.0));
+    assert_eq!(answered(unavailable).await, Err(ProviderError::Unavailable { retry_after: Seconds::new(9.0) }));
+}
+
+#[test]
+fn messages_name_the_setting_that_counts_and_whole_seconds() {
+    let settings: CarbonSettings = toml::from_str("[uk_carbon_intensity]\ntimeout_s = 3").expect("right");
+    let own = Http::new(settings.uk_carbon_intensity.network(), &settings.shared(None), Usage::load(None, "test", 1));
+    let slow = own.timed_out("host".to_owned()).to_string();
+    assert_eq!(slow, "host did not answer completely within 3 s; raise the source's own timeout_s if this is usual");
+    let limited = |s: f64| ProviderError::RateLimited { retry_after: Some(Seconds::new(s)) }.to_string();
+    assert!(
+        limited(59.2).contains("asks to wait 60 s; raise carbon.poll_interval_s, or the source's own interval, if")
+    );
+    let unavailable = ProviderError::Unavailable { retry_after: Seconds::new(8.1) }.to_string();
+    assert!(unavailable.contains("unavailable and asks to wait 9 s") && !unavailable.contains("too many"));
 }
 
 #[tokio::test]
@@ -152,7 +166,11 @@ async fn redirects_stay_at_home() {
 #[tokio::test]
 async fn slow_and_absent_servers_are_distinguished() {
     let slow = answered(ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(5))).await;
-    assert!(matches!(slow, Err(ProviderError::TimedOut { .. })), "{slow:?}");
+    let slow = slow.expect_err("slow").to_string();
+    assert!(
+        slow.ends_with("did not answer completely within 0.5 s; raise carbon.timeout_s if this is usual"),
+        "{slow}"
+    );
 
     // The listener is dropped at once, so that no process listens on its port.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();

@@ -47,6 +47,9 @@ struct Kept {
     request_times: VecDeque<i64>,
     /// Zone that the source determined for a place; stored because near a border the source's response varies.
     pinned: Option<Pinned>,
+    /// True if this run has stored `pinned`. The zone that an earlier run stored may be outdated.
+    #[serde(skip)]
+    is_current: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,14 +121,30 @@ impl Usage {
         Requests { last_hour: count(now - HOUR), last_day: count(now - DAY), allowed_per_hour: self.per_hour }
     }
 
-    /// Returns the zone that was stored for a place; `None` if none was, or if that of another place is stored now.
+    /// Returns the zone that this run stored for a place; `None` if it stored none, or if that of another place is
+    /// stored now.
     pub(in crate::providers) fn pinned(&self, place: &str) -> Option<String> {
+        let is_current = self.kept().is_current;
+        if is_current { self.last_pinned(place) } else { None }
+    }
+
+    /// Returns the zone that this run or an earlier one stored for a place.
+    pub(in crate::providers) fn last_pinned(&self, place: &str) -> Option<String> {
         self.kept().pinned.as_ref().filter(|p| p.place == place).map(|p| p.zone.clone())
     }
 
     pub(in crate::providers) fn pin(&self, place: &str, zone: &str) {
+        self.set_pinned(Some(Pinned { place: place.to_owned(), zone: zone.to_owned() }));
+    }
+
+    /// Forgets the stored zone.
+    pub(in crate::providers) fn unpin(&self) {
+        self.set_pinned(None);
+    }
+
+    fn set_pinned(&self, pinned: Option<Pinned>) {
         let mut kept = self.kept();
-        kept.pinned = Some(Pinned { place: place.to_owned(), zone: zone.to_owned() });
+        (kept.pinned, kept.is_current) = (pinned, true);
         let copy = kept.clone();
         drop(kept);
         self.store(&copy);
@@ -152,7 +171,7 @@ impl Usage {
 pub(in crate::providers) fn read_any(bytes: &[u8], now: DateTime<Utc>) {
     let Some(kept) = Kept::read(bytes) else { return };
     let usage = Usage { path: None, per_hour: 10, inner: Mutex::new(kept) };
-    let _ = (usage.requests(now), usage.reserve(now), usage.pinned("1,2"));
+    let _ = (usage.requests(now), usage.reserve(now), usage.last_pinned("1,2"));
 }
 
 #[cfg(test)]
@@ -193,16 +212,22 @@ mod tests {
         assert_eq!(open(&many).kept().request_times.len(), MOST);
         let long = format!("{{\"asked\":[],\"pinned\":{{\"place\":\"1,2\",\"zone\":\"{}\"}}}}", "D".repeat(97));
         for pinned in [long.as_str(), "{\"asked\":[],\"pinned\":{\"place\":\"1,2\",\"zone\":\"D E\"}}"] {
-            assert_eq!(open(pinned).pinned("1,2"), None);
+            assert_eq!(open(pinned).last_pinned("1,2"), None);
         }
         assert_eq!(open(&" ".repeat(5 << 20)).requests(at(1)).last_day, 0);
     }
 
     #[test]
-    fn a_place_keeps_its_zone() {
+    fn a_place_keeps_its_zone_in_a_run_and_as_the_last_one_over_a_restart() {
         let directory = tempfile::tempdir().expect("a directory");
-        Usage::load(Some(directory.path()), "test", 2).pin("1,2", "DE");
-        let again = Usage::load(Some(directory.path()), "test", 2);
-        assert_eq!((again.pinned("1,2").as_deref(), again.pinned("1,3")), (Some("DE"), None));
+        let open = || Usage::load(Some(directory.path()), "test", 2);
+        let usage = open();
+        usage.pin("1,2", "DE");
+        assert_eq!((usage.pinned("1,2").as_deref(), usage.pinned("1,3")), (Some("DE"), None));
+        let again = open();
+        assert_eq!((again.last_pinned("1,2").as_deref(), again.last_pinned("1,3")), (Some("DE"), None));
+        assert_eq!(again.pinned("1,2"), None, "to be determined anew");
+        again.unpin();
+        assert_eq!((again.last_pinned("1,2"), open().last_pinned("1,2")), (None, None));
     }
 }

@@ -3,8 +3,10 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::source_state::SourceState;
+use crate::providers::client::quota::Requests;
+use crate::providers::error::ProviderError;
 use crate::providers::provider::{Actuals, Provider};
-use wattune_core::domain::{SignalValue, Slot, TimeSeries};
+use wattune_core::domain::{Quoted, SignalValue, Slot, TimeSeries};
 
 /// Time between fetches of past actual values, which are requested in addition to those in each answer, because sources
 /// often revise values late.
@@ -32,7 +34,7 @@ pub(super) fn actuals_start<V: SignalValue>(
     if actual.start().is_none_or(|start| start > history + TimeDelta::days(2)) {
         return history;
     }
-    let (not_final, margin) = match state.final_until {
+    let (not_final, margin) = match state.final_by(now) {
         Some(until) => (until, TimeDelta::zero()),
         // The earlier run last fetched up to `ACTUALS_EVERY` before its last answer. If later runs ended before their
         // first fetch, only the gap shows when values were last read.
@@ -42,26 +44,49 @@ pub(super) fn actuals_start<V: SignalValue>(
     hole.map_or(not_final, |hole| not_final.min(hole.start() - margin)).max(history - final_after)
 }
 
-/// Requests actual values from `from` to `now`, span by span.
+/// Returns the maximum number of requests of a fetch that begins now: half of those that the source's quota still
+/// allows, so that polls go on.
+fn most_requests<V: SignalValue>(provider: &dyn Provider<V>, now: DateTime<Utc>) -> usize {
+    let spare = |quota: Requests| quota.allowed_per_hour.saturating_sub(quota.last_hour) as usize / 2;
+    provider.requests(now).map_or(MOST_WINDOWS, |quota| spare(quota).clamp(1, MOST_WINDOWS))
+}
+
+/// Requests actual values from `from` to `now`, window by window. A window may be empty because the source's history
+/// begins later, or has a hole after an outage, so the fetch goes on with the next one; in empty windows between others
+/// the `known` values stay, because nothing shows that the source withdrew them.
 pub(super) async fn fetch_actuals<V: SignalValue>(
     provider: &dyn Provider<V>,
+    known: Option<&TimeSeries<Quoted<V>>>,
     from: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Actuals<V> {
-    let mut actuals = TimeSeries::default();
+    let (mut actuals, mut empty) = (TimeSeries::default(), Vec::new());
     let mut at = from;
-    for _ in 0..MOST_WINDOWS {
+    for _ in 0..most_requests(provider, now) {
         let Some(span) = Slot::new(at, now) else { break };
         let part = match provider.fetch_actuals(span, now).await {
             Ok(Some(part)) => part,
             Ok(None) => return Ok(None),
+            Err(ProviderError::Empty { .. }) => TimeSeries::default(),
             // Values that were fetched before the error are kept.
             Err(error) if actuals.is_empty() => return Err(error),
             Err(_) => break,
         };
-        let Some(end) = part.end().filter(|end| *end > at) else { break };
-        actuals.overwrite(&part);
-        at = end;
+        if let Some(end) = part.end().filter(|end| *end > at) {
+            actuals.overwrite(&part);
+            at = end;
+        } else {
+            let Some(next) = provider.actuals_window().and_then(|window| at.checked_add_signed(window)) else { break };
+            empty.extend(Slot::new(at, next));
+            at = next;
+        }
+    }
+    if let (Some(known), Some(end)) = (known, actuals.end()) {
+        // Whole slots, over which the fetched ones win: windows begin at any time, and would cut known slots in two.
+        let windows = empty.iter().filter(|window| window.start() < end);
+        let (mut kept, _) = TimeSeries::from_points(windows.flat_map(|w| known.overlapping(w).to_vec()).collect());
+        kept.overwrite(&actuals);
+        actuals = kept;
     }
     Ok(Some(actuals))
 }

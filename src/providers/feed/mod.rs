@@ -172,7 +172,8 @@ impl<V: SignalValue> Feed<V> {
             *of = Provenance { model: of.model.take(), ..provenance };
             answer
         });
-        let (answer, jitter) = (answer.and_then(|a| usable(a, before.contributes, now.utc)), jitter());
+        let table = self.options.signal;
+        let (answer, jitter) = (answer.and_then(|a| usable(a, before.contributes, table, now.utc)), jitter());
         let mut after = match answer {
             Ok(answer) => {
                 if before.consecutive_failures > 0 {
@@ -188,7 +189,7 @@ impl<V: SignalValue> Feed<V> {
             }
         };
         after.requests = self.members[index].provider.requests(now.utc);
-        if let Some(held) = after.quarantined.as_ref().filter(|h| h.times == 1) {
+        if let Some(held) = after.quarantined.as_ref().filter(|h| h.since == now.utc) {
             tracing::warn!(source = after.source, "{} source: {held}", self.options.signal);
         }
         let wait = Seconds::from_delta(after.next_poll_at - now.utc).max(Seconds::ZERO);
@@ -230,9 +231,9 @@ impl<V: SignalValue> Feed<V> {
 
     async fn keep(&mut self, index: usize, before: &SourceState<V>, after: &SourceState<V>) {
         if before.forecast != after.forecast
-            && let Some(forecast) = &after.forecast
+            && let Some(forecast) = after.to_store()
         {
-            self.members[index].store(Arc::clone(forecast)).await;
+            self.members[index].store(forecast).await;
         }
     }
 
@@ -302,12 +303,16 @@ impl<V: SignalValue> Feed<V> {
         } else if self.options.fetch_actuals
             && state.contributes != Contribution::Forecast
             && state.consecutive_failures == 0
-            && member.actuals_due_at <= now.utc
+            // A clock that ran ahead may have left a due time that now lies far ahead.
+            && (member.actuals_due_at <= now.utc || now.utc + ACTUALS_EVERY < member.actuals_due_at)
         {
             member.busy = true;
             let from = actuals_start(state, member.stored_at, now.utc);
+            let known = state.forecast.clone();
             requests.spawn(async move {
-                let actuals = AssertUnwindSafe(fetch_actuals(provider.as_ref(), from, now.utc)).catch_unwind().await;
+                let known = known.as_ref().map(|forecast| &forecast.actual);
+                let fetching = fetch_actuals(provider.as_ref(), known, from, now.utc);
+                let actuals = AssertUnwindSafe(fetching).catch_unwind().await;
                 (index, Outcome::Actuals(Box::new(actuals.unwrap_or_else(|_| Err(died())))))
             });
         }
@@ -363,10 +368,11 @@ fn died() -> ProviderError {
 }
 
 /// Refuses an answer without a usable value of the kind that `contributes` selects: any actual value, or a forecast
-/// that reaches beyond now.
+/// that reaches beyond now. `table` is the table of the settings that holds the source's, `carbon` or `price`.
 fn usable<V: SignalValue>(
     answer: Answer<V>,
     contributes: Contribution,
+    table: &str,
     now: DateTime<Utc>,
 ) -> Result<Answer<V>, ProviderError> {
     let forecast = &answer.forecast;
@@ -379,7 +385,14 @@ fn usable<V: SignalValue>(
     if usable {
         return Ok(answer);
     }
-    let what = format!("no value of the kind that carbon.{}.contributes selects", forecast.source);
+    let source = &forecast.source;
+    let what = match contributes {
+        Contribution::Forecast => {
+            format!("there is no forecast of now or later, and {table}.{source}.contributes is \"forecast\"")
+        }
+        Contribution::Actual => format!("there is no actual value, and {table}.{source}.contributes is \"actual\""),
+        Contribution::Both => "there is neither a forecast of now or later nor an actual value".to_owned(),
+    };
     Err(ProviderError::Empty { what })
 }
 

@@ -43,7 +43,8 @@ pub struct Quarantined<V> {
     pub known: (f64, f64),
     /// Factor by which a value must lie outside the known range to be quarantined.
     pub factor: f64,
-    /// Number of consecutive answers with the same outlier.
+    /// Number of consecutive answers with the same outlier. A service's answer that is its previous one again does not
+    /// count.
     pub times: u32,
     /// Time of the first of these consecutive answers.
     pub since: DateTime<Utc>,
@@ -55,7 +56,7 @@ impl<V: SignalValue> fmt::Display for Quarantined<V> {
         write!(
             f,
             "{} of {} values quarantined: {:.1} for {} lies more than {} times outside the known range ({low:.1} to {high:.1}); \
-             they are used once {BELIEVED} consecutive answers confirm them",
+             they are used once {BELIEVED} consecutive answers confirm them (of a service, an unchanged answer does not count)",
             self.values,
             self.of,
             self.value.number(),

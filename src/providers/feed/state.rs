@@ -56,8 +56,9 @@ impl<V: SignalValue> FeedState<V> {
     /// Returns the state with the active source chosen again for `now`.
     ///
     /// In the order of the chain: the first source whose forecast is fresh and covers now; else the first whose
-    /// forecast covers now; else the source whose values reach furthest. Within a group of the chain, sources are
-    /// ordered by recent skill.
+    /// forecast covers now; else the source whose values reach furthest. A constant replaces no forecast of an earlier
+    /// source that covers now, even if that one is stale. Within a group of the chain, sources are ordered by recent
+    /// skill.
     #[must_use]
     pub fn chosen(mut self, ranks: &Ranks, now: DateTime<Utc>) -> Self {
         let order = self.order(ranks);
@@ -70,7 +71,8 @@ impl<V: SignalValue> FeedState<V> {
         // If several forecasts end at the same time, the first source in the order counts: `max_by_key` takes the last,
         // so the order is reversed.
         let latest = || order.iter().rev().filter(|i| last_word(i).is_some()).max_by_key(|i| last_word(i));
-        let choice = order.iter().find(fresh).or_else(|| order.iter().find(covers)).or_else(latest).copied();
+        let best = order.iter().find(fresh).filter(|i| !self.sources[**i].is_constant);
+        let choice = best.or_else(|| order.iter().find(covers)).or_else(latest).copied();
         self.active = choice;
         self.forecast = self.joined();
         self

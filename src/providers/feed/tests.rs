@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::*;
 use crate::clock::{ManualClock, SystemClock};
-use crate::providers::{Answer, Freshness};
+use crate::providers::{Answer, Freshness, Requests};
 use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::units::GramsPerKwh;
 
@@ -62,6 +62,10 @@ impl Provider for Scripted {
 
     fn cadence(&self) -> Seconds {
         self.cadence
+    }
+
+    fn is_constant(&self) -> bool {
+        self.name == "constant"
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
@@ -215,6 +219,30 @@ async fn the_chain_falls_over_and_comes_back() {
 }
 
 #[tokio::test]
+async fn a_constant_replaces_no_forecast_that_covers_now() {
+    let (first, constant) = (Scripted::named("first", &[Some(1.0)]), Scripted::named("constant", &[Some(2.0); 9]));
+    let mut feed = feed(&[&[first], &[constant]], None, start()).await;
+    for (minutes, source) in [(0, "first"), (35, "first"), (65, "first"), (125, "constant")] {
+        let now = start() + TimeDelta::minutes(minutes);
+        let state = feed.poll_due(moment(now)).await;
+        assert_eq!(following(&state), Some(source), "after {minutes} min");
+        let is_stale = matches!(state.sources[0].freshness(now), Freshness::Stale { .. });
+        assert_eq!(is_stale, minutes == 65, "after {minutes} min");
+    }
+}
+
+#[test]
+fn an_answer_without_a_value_names_the_setting_that_selects_values() {
+    let refused = |table: &str, contributes| {
+        let past = answer("file", start() - TimeDelta::hours(9), 1.0);
+        usable(past, contributes, table, start()).expect_err("all past").to_string()
+    };
+    assert!(refused("price", Contribution::Forecast).ends_with("and price.file.contributes is \"forecast\""));
+    assert!(refused("carbon", Contribution::Actual).ends_with("and carbon.file.contributes is \"actual\""));
+    assert!(!refused("price", Contribution::Both).contains("contributes"));
+}
+
+#[tokio::test]
 async fn equals_are_ordered_by_what_they_caught() {
     let sources = [Scripted::named("first", &[Some(1.0); 9]), Scripted::named("second", &[Some(2.0); 9])];
     let mut feed = feed(&[&sources], None, start()).await;
@@ -266,6 +294,98 @@ async fn actual_values_of_a_time_without_daemon_are_fetched() {
     let fetched = Some(hours_ago(78));
     assert_eq!(from(&[(-27 * 24, 0)], Some(hours_ago(240)), fetched), 78);
     assert_eq!(from(&[(-27 * 24, -240), (-24, 0)], None, fetched), 240);
+    assert_eq!(from(&[(-27 * 24, 0)], None, Some(hours_ago(-240))), 72, "the clock was ahead then");
+}
+
+fn hours(from: i64, to: i64, value: f64) -> CarbonSeries {
+    let slots = (from..to).filter_map(|h| Slot::new(start() + TimeDelta::hours(h), start() + TimeDelta::hours(h + 1)));
+    let intensity = Intensity { value: GramsPerKwh::new(value), origin: Origin::Measured };
+    CarbonSeries::from_points(slots.map(|slot| (slot, intensity)).collect()).0
+}
+
+/// A source with hourly actual values, except in the hours `without`, of which it answers a week per request.
+struct Weekly {
+    without: std::ops::Range<i64>,
+    allowed_per_hour: u32,
+    requests: Mutex<Vec<i64>>,
+}
+
+impl Provider for Weekly {
+    fn source(&self) -> &'static str {
+        "weekly"
+    }
+
+    fn zone(&self) -> Zone {
+        Zone::new("Z/1").expect("a zone")
+    }
+
+    fn cadence(&self) -> Seconds {
+        Seconds::new(3600.0)
+    }
+
+    fn requests(&self, _now: DateTime<Utc>) -> Option<Requests> {
+        Some(Requests { last_hour: 0, last_day: 0, allowed_per_hour: self.allowed_per_hour })
+    }
+
+    fn fetch(&self, _now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
+        std::future::ready(Err(ProviderError::Empty { what: "no forecast".to_owned() })).boxed()
+    }
+
+    fn fetch_actuals(&self, span: Slot, _now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
+        let [from, to] = [span.start(), span.end()].map(|t| (t - start()).num_hours());
+        self.requests.lock().expect("not poisoned").push(from);
+        let mut actuals = hours(from, to.min(from + 7 * 24), 1.0);
+        let [from, to] = [self.without.start, self.without.end].map(|h| start() + TimeDelta::hours(h));
+        actuals.remove(Slot::new(from, to).expect("some hours"));
+        let none = || ProviderError::Empty { what: "none".to_owned() };
+        let answer = (!actuals.is_empty()).then_some(Some(actuals)).ok_or_else(none);
+        std::future::ready(answer).boxed()
+    }
+
+    fn actuals_window(&self) -> Option<TimeDelta> {
+        Some(TimeDelta::days(7))
+    }
+}
+
+#[tokio::test]
+async fn a_window_without_values_does_not_end_the_fetch() {
+    let day = |n: i64| 24 * n;
+    let fetch = async |without, allowed_per_hour, known: Option<CarbonSeries>| {
+        let source = Weekly { without, allowed_per_hour, requests: Mutex::default() };
+        let from = start() - TimeDelta::days(28);
+        let actuals = fetch_actuals::<GramsPerKwh>(&source, known.as_ref(), from, start()).await;
+        let actuals = actuals.expect("answers").expect("a history");
+        (actuals, source.requests.into_inner().expect("not poisoned"))
+    };
+    let around = |value: Option<f64>| {
+        let mut around = hours(day(-28), 0, 1.0);
+        around.remove(Slot::new(start() - TimeDelta::days(20), start() - TimeDelta::days(6)).expect("two weeks"));
+        around.overwrite(&value.map(|value| hours(day(-20), day(-6), value)).unwrap_or_default());
+        around
+    };
+    let windows = [-28, -21, -20, -13, -6].map(day).to_vec();
+    assert_eq!(fetch(day(-20)..day(-6), 100, None).await, (around(None), windows.clone()), "an outage");
+    let known = Some(hours(day(-28), 0, 5.0));
+    assert_eq!(fetch(day(-20)..day(-6), 100, known).await, (around(Some(5.0)), windows), "withdraws nothing");
+    let young = (hours(day(-10), 0, 1.0), [-28, -21, -14, -7].map(day).to_vec());
+    assert_eq!(fetch(day(-28)..day(-10), 100, None).await, young, "a history of ten days");
+    let (actuals, requests) = fetch(0..1, 6, None).await;
+    assert_eq!((actuals, requests.len()), (hours(day(-28), day(-7), 1.0), 3), "half of the quota");
+    assert_eq!(fetch(0..1, 1, None).await.1.len(), 1);
+}
+
+#[tokio::test]
+async fn a_clock_that_ran_ahead_does_not_delay_the_next_fetch() {
+    let mut feed = one(Scripted::new(&[Some(1.0)]), None, start()).await;
+    feed.options.fetch_actuals = true;
+    poll(&mut feed, start()).await;
+    let now = moment(start() + TimeDelta::minutes(1));
+    for (due_in, is_asked) in [(TimeDelta::hours(5), 0), (TimeDelta::days(10), 1)] {
+        feed.members[0].actuals_due_at = now.utc + due_in;
+        let mut requests = JoinSet::new();
+        feed.ask(0, now, &mut requests);
+        assert_eq!(requests.len(), is_asked, "{due_in}");
+    }
 }
 
 #[tokio::test]

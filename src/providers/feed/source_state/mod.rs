@@ -45,11 +45,11 @@ const FRESH_CADENCES: f64 = 2.0;
 #[serde(tag = "freshness", rename_all = "snake_case")]
 pub enum Freshness {
     /// The forecast covers now (or, if the source has no forecast, its actual values are recent), and it was fetched
-    /// within two cadences (times between polls).
+    /// within two cadences (times between polls). Later answers without a forecast do not count.
     Fresh,
     /// As `Fresh`, but fetched longer than two cadences ago.
     Stale {
-        /// The time at which two cadences had passed since the last answer.
+        /// The time at which two cadences had passed since the last answer with a forecast.
         since: DateTime<Utc>,
     },
     /// No forecast covers now, and there are no recent actual values of a source without a forecast.
@@ -67,6 +67,8 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
     pub cadence: Seconds,
     /// The part of the source's answers that is used.
     pub contributes: Contribution,
+    /// True if the source's forecast is one value for all times.
+    pub is_constant: bool,
     /// The age from which the source's actual values are final.
     pub final_after: Seconds,
     /// Time up to which actual values are final.
@@ -77,8 +79,10 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
     pub issued: Option<Arc<Forecast<V>>>,
     /// Time of the newest answer, which may lie before a restart.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// The time since which the forecast is stale, determined at the last failed poll or at the start; absent if it was
-    /// fresh then. [`Self::freshness`] determines it for any time.
+    /// Time of the newest answer with a forecast of now or later. Answers since then had only actual values.
+    pub forecast_at: Option<DateTime<Utc>>,
+    /// The time since which the forecast is stale, determined at the last poll or at the start; absent if it was fresh
+    /// then. [`Self::freshness`] determines it for any time.
     pub stale_since: Option<DateTime<Utc>>,
     /// The error of the last poll; absent after a successful poll and before the first one.
     pub last_error: Option<String>,
@@ -101,14 +105,17 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
 impl<V: SignalValue> SourceState<V> {
     /// Returns the state before the first poll, which is due at once; `stored` is the forecast of an earlier run.
     pub fn starting(provider: &dyn Provider<V>, group: usize, stored: Option<Forecast<V>>, now: DateTime<Utc>) -> Self {
+        let fetched_at = stored.as_ref().map(|forecast| forecast.retrieved_at.min(now));
         let mut state = Self {
             source: provider.source(),
             group,
             cadence: provider.cadence(),
             contributes: provider.contributes(),
+            is_constant: provider.is_constant(),
             final_after: provider.final_after(),
             final_until: None,
-            fetched_at: stored.as_ref().map(|forecast| forecast.retrieved_at.min(now)),
+            fetched_at,
+            forecast_at: fetched_at,
             from_cache: stored.is_some(),
             forecast: stored.map(Arc::new),
             issued: None,
@@ -151,13 +158,32 @@ impl<V: SignalValue> SourceState<V> {
     }
 
     fn stale_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let since = self.fetched_at? + (self.cadence * FRESH_CADENCES).to_delta();
+        let answered_at = if self.covers(now) { self.forecast_at } else { self.fetched_at };
+        let since = answered_at? + (self.cadence * FRESH_CADENCES).to_delta();
         (since < now).then_some(since)
+    }
+
+    /// Returns the time up to which actual values are final, at most `now` less the age of final values. A clock that
+    /// ran ahead may have left a later time, before which nothing would be fetched again.
+    pub(super) fn final_by(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        self.final_until.map(|until| until.min(now - self.final_after.to_delta()))
+    }
+
+    /// Returns the forecast as it is stored for the next start. If the newest answers had only actual values, its time
+    /// of retrieval is that of the older forecast, so that a restart does not make this one younger.
+    pub(super) fn to_store(&self) -> Option<Arc<Forecast<V>>> {
+        let forecast = self.forecast.as_ref()?;
+        let is_in_use = forecast.expected.end() > Some(forecast.retrieved_at);
+        match self.forecast_at.filter(|at| is_in_use && *at < forecast.retrieved_at) {
+            Some(retrieved_at) => Some(Arc::new(Forecast { retrieved_at, ..Forecast::clone(forecast) })),
+            None => Some(Arc::clone(forecast)),
+        }
     }
 
     /// Returns the state after an answer, which is merged with earlier ones. The next poll is due just after the
     /// expected next update of the source. Values that lie more than `jump_factor` times outside the known range are
-    /// quarantined. `jitter` in [0, 1) spreads the polls of many nodes.
+    /// quarantined; an answer that is the previous one again does not confirm them. `jitter` in [0, 1) spreads the
+    /// polls of many nodes.
     #[must_use]
     pub fn answered(&self, answer: Answer<V>, now: DateTime<Utc>, jitter: f64, jump_factor: f64) -> Self {
         let mut notes = answer.notes;
@@ -177,20 +203,26 @@ impl<V: SignalValue> SourceState<V> {
         }
         // Copied before the quarantine, so that quarantined values do not count as withdrawn.
         let published = newest.actual.clone();
-        let quarantined = quarantine(old.map(Arc::as_ref), &mut newest, self.quarantined.as_ref(), jump_factor, now);
+        // A service may repeat a slip until its next issue. A file has what its owner wrote, and no next issue.
+        let is_service = self.requests.is_some();
+        let is_repetition = is_service && self.issued.as_ref().is_some_and(|before| is_same_answer(before, &newest));
+        let before = self.quarantined.map(|q| Quarantined { times: q.times - u32::from(is_repetition), ..q });
+        let quarantined = quarantine(old.map(Arc::as_ref), &mut newest, before.as_ref(), jump_factor, now);
         notes.extend(quarantined.as_ref().map(ToString::to_string));
         // If no value of the answer can be used, the time of the earlier answer stays.
         let unusable = quarantined.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
+        let has_forecast = newest.expected.end().is_some_and(|end| now < end);
         let issued = Arc::new(newest.clone());
         let forecast = match old {
             Some(old) => merged(&without_withdrawn(old, &published, &expected, now), newest, now),
             None => newest,
         };
-        Self {
+        let mut state = Self {
             forecast: Some(Arc::new(forecast)),
             issued: Some(issued),
             fetched_at: if unusable { self.fetched_at } else { Some(now) },
-            stale_since: None,
+            forecast_at: if has_forecast { Some(now) } else { self.forecast_at },
+            final_until: self.final_by(now),
             last_error: None,
             consecutive_failures: 0,
             failing_since: None,
@@ -199,7 +231,9 @@ impl<V: SignalValue> SourceState<V> {
             quarantined,
             from_cache: false,
             ..self.clone()
-        }
+        };
+        state.stale_since = state.stale_at(now);
+        state
     }
 
     /// Returns the state after a fetch of actual values: the fetched values replace known ones, and all values before
@@ -208,6 +242,7 @@ impl<V: SignalValue> SourceState<V> {
     #[must_use]
     pub fn with_actuals(&self, actuals: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut actuals) = (self.clone(), actuals.clone());
+        state.final_until = self.final_by(now);
         if let Some(known) = &self.forecast {
             let mut forecast = without_withdrawn(known, &actuals, &TimeSeries::default(), now);
             let held = quarantine_past(known, &mut actuals, jump_factor, now);
@@ -282,7 +317,9 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
         ProviderError::Refused { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
         // Without a key no request is made, and looking for the key costs nothing.
         ProviderError::NoKey { .. } => KEY_RETRY.min(cadence.max(Seconds::new(1.0))),
-        ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
+        ProviderError::RateLimited { retry_after: Some(wait) } | ProviderError::Unavailable { retry_after: wait } => {
+            wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter)
+        }
         ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
         _ => backoff,
     }
@@ -292,12 +329,24 @@ fn requested_retry(error: &ProviderError) -> Seconds {
     match error {
         ProviderError::Refused { .. } => REFUSED_RETRY,
         ProviderError::RateLimited { retry_after: Some(wait) } => *wait,
+        ProviderError::Unavailable { retry_after } => *retry_after,
         _ => Seconds::ZERO,
     }
 }
 
+/// Returns true if `newest` is the answer `before` again. The digests of the responses decide; without any, the time of
+/// issue does.
+fn is_same_answer<V>(before: &Forecast<V>, newest: &Forecast<V>) -> bool {
+    let responses = &newest.provenance.responses;
+    if responses.is_empty() { before.issued_at == newest.issued_at } else { before.provenance.responses == *responses }
+}
+
 fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
-    (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
+    // The zone of coordinates is determined anew at each start. Near a border, or after the source has split a zone,
+    // the same coordinates may belong to another grid than before.
+    let own_zones = [old, new].map(|forecast| forecast.provenance.zone.as_ref());
+    let is_same_grid = own_zones.contains(&None) || own_zones[0] == own_zones[1];
+    is_same_grid && (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
 }
 
 /// Drops actual values that the newest answer covers but no longer contains: the source withdrew them. The answer

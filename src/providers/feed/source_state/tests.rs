@@ -134,6 +134,22 @@ fn a_file_whose_values_were_all_blanked_takes_them_back_and_one_without_rows_doe
 }
 
 #[test]
+fn values_of_another_zone_for_the_same_coordinates_are_dropped() {
+    let of_zone = |minutes: i64, value: f64, zone: Option<&str>| {
+        let mut answer = forecast(minutes, half_hours(2, 4, value), CarbonSeries::default());
+        answer.provenance.zone = zone.map(str::to_owned);
+        answer
+    };
+    let first = answered(&fed(), of_zone(1, 2.0, Some("DK")), 1, 0.0);
+    assert!(first.notes.is_empty(), "an earlier version stored no zone");
+    let same = answered(&first, of_zone(2, 3.0, Some("DK")), 2, 0.0);
+    assert_eq!(values(&same.forecast.expect("joined").expected), [1.0, 1.0, 3.0, 3.0, 1.0, 1.0]);
+    let split = answered(&first, of_zone(2, 3.0, Some("DK-DK2")), 2, 0.0);
+    assert_eq!(values(&split.forecast.expect("the second").expected), [3.0, 3.0]);
+    assert!(split.notes[0].contains("another zone, kind or scope"));
+}
+
+#[test]
 fn series_of_different_kinds_are_never_joined() {
     let mut second = forecast(60, half_hours(2, 4, 3.0), CarbonSeries::default());
     second.kind = SignalKind::Marginal;
@@ -158,6 +174,62 @@ fn a_failure_keeps_the_forecast_and_the_time_since_which_it_is_stale() {
 
     let again = answered(&state, forecast(75, half_hours(2, 4, 3.0), CarbonSeries::default()), 75, 0.0);
     assert_eq!((again.consecutive_failures, again.stale_since, &again.last_error), (0, None, &None));
+}
+
+#[test]
+fn answers_without_a_forecast_do_not_renew_the_one_that_is_known() {
+    let poll = |state: &SourceState, minutes: i64, expected: CarbonSeries| {
+        answered(state, forecast(minutes, expected, half_hours(0, minutes / 30, 9.0)), minutes, 0.0)
+    };
+    let state = poll(&fed(), 65, CarbonSeries::default());
+    assert_eq!((state.fetched_at, state.forecast_at, state.stale_since), (Some(at(65)), Some(at(0)), Some(at(60))));
+    assert_eq!(state.freshness(at(65)), Freshness::Stale { since: at(60) });
+    let stored = state.to_store().expect("answered");
+    assert_eq!((stored.retrieved_at, stored.actual.end()), (at(0), Some(at(60))), "nor does a restart");
+    let renewed = poll(&state, 66, half_hours(2, 6, 3.0));
+    assert_eq!((renewed.freshness(at(66)), renewed.stale_since), (Freshness::Fresh, None));
+    assert_eq!(renewed.to_store().map(|stored| stored.retrieved_at), Some(at(66)));
+    let history = poll(&state, 190, CarbonSeries::default());
+    assert_eq!(history.freshness(at(190)), Freshness::Fresh, "the forecast has ended, and the history is new");
+}
+
+#[test]
+fn an_answer_of_a_service_that_has_not_changed_confirms_no_outlier() {
+    let poll = |state: &SourceState, minutes: i64, issued: i64, content: &str| {
+        let mut newest = forecast(issued, half_hours(0, 6, 9000.0), CarbonSeries::default());
+        newest.provenance.responses.extend((!content.is_empty()).then(|| content.to_owned()));
+        state.answered(newest.into(), at(minutes), 0.0, 4.0)
+    };
+    // By the content, and by the time of issue where no content is known.
+    for [first, second, third] in [[(1, "a"), (1, "b"), (1, "c")], [(1, ""), (2, ""), (3, "")]] {
+        let requests = Some(Requests { last_hour: 1, last_day: 1, allowed_per_hour: 12 });
+        let mut state = SourceState { requests, ..fed() };
+        for (minutes, (issued, content), times) in
+            [(1, first, Some(1)), (2, first, Some(1)), (3, second, Some(2)), (4, second, Some(2)), (5, third, None)]
+        {
+            state = poll(&state, minutes, issued, content);
+            assert_eq!(state.quarantined.map(|q| q.times), times, "{minutes}: {content}");
+            assert!(state.quarantined.is_none_or(|q| q.since == at(1)));
+        }
+    }
+    // A file is read again.
+    let mut state = fed();
+    for (minutes, times) in [(1, Some(1)), (2, Some(2)), (3, None)] {
+        state = poll(&state, minutes, 1, "a");
+        assert_eq!(state.quarantined.map(|q| q.times), times, "{minutes}");
+    }
+}
+
+#[test]
+fn a_clock_that_ran_ahead_leaves_no_values_final_that_are_new() {
+    let days = |n: i64| 24 * 60 * n;
+    let ahead = fed().with_actuals(&CarbonSeries::default(), at(days(10)), 4.0);
+    assert_eq!(ahead.final_until, Some(at(days(7))));
+    let right = Some(at(30 - days(3)));
+    assert_eq!(ahead.final_by(at(30)), right);
+    assert_eq!(ahead.with_actuals(&half_hours(-2, 0, 8.0), at(30), 4.0).final_until, right);
+    let answer = forecast(30, half_hours(1, 7, 1.0), CarbonSeries::default());
+    assert_eq!(answered(&ahead, answer, 30, 0.0).final_until, right);
 }
 
 #[test]
@@ -188,6 +260,7 @@ fn patience_fits_the_failure() {
     assert_eq!(wait(&ProviderError::Refused { status: 401, message: String::new(), advice: String::new() }), 3600);
     assert_eq!(wait(&ProviderError::RateLimited { retry_after: Some(Seconds::new(120.0)) }), 120);
     assert_eq!(wait(&ProviderError::RateLimited { retry_after: None }), 60);
+    assert_eq!(wait(&ProviderError::Unavailable { retry_after: Seconds::new(90.0) }), 90);
     assert_eq!(wait(&unreachable()), 7);
     let missing =
         ProviderError::Unreadable { table: "carbon", path: "carbon.csv".to_owned(), why: "not found".to_owned() };

@@ -122,19 +122,17 @@ impl CarbonAwareSdk {
         if let Some(pinned) = self.api.pinned() {
             return Ok(pinned);
         }
-        let known = match self.get("/locations", &[], now).await {
-            Ok(body) => parse::locations(&body)?,
-            // The WebAPI has no list of locations, but its data source may still accept the country's code.
+        let found = match self.get("/locations", &[], now).await {
+            // The WebAPI has no list of locations, but its data source may still accept the country's code. A location
+            // that an earlier run chose from the list is used instead.
             Err(ProviderError::Empty { .. } | ProviderError::Unexpected { status: 404, .. })
-                if place.coordinates().is_none() =>
+                if place.coordinates().is_none() && self.api.last_pinned().is_none() =>
             {
                 return Ok(place.zone().to_string());
             }
-            Err(error) => return Err(error),
+            answer => answer.and_then(|body| choose(&parse::locations(&body)?, place)),
         };
-        let chosen = choose(&known, place)?;
-        self.api.pin(&chosen);
-        Ok(chosen)
+        self.api.pin(found)
     }
 
     async fn rows(
@@ -197,6 +195,8 @@ impl CarbonAwareSdk {
 }
 
 impl ApiSource for CarbonAwareSdk {
+    const ACTUALS_WINDOW: TimeDelta = LONGEST_WINDOW;
+
     fn api(&self) -> &Api {
         &self.api
     }

@@ -166,8 +166,8 @@ impl ElectricityMaps {
         parse::zones(&body)
     }
 
-    /// Returns the zone in the API's own code. For coordinates, the first zone found is stored, because near a border
-    /// the API's response varies.
+    /// Returns the zone in the API's own code. For coordinates, the first zone found is used until the next start, or
+    /// until the API refuses it, because near a border the API's response varies.
     async fn zone_key(&self, now: DateTime<Utc>) -> Result<String, ProviderError> {
         let place = self.api.place();
         let Some((latitude, longitude)) = place.coordinates() else {
@@ -181,20 +181,17 @@ impl ElectricityMaps {
         }
         let (latitude, longitude) = (latitude.to_string(), longitude.to_string());
         let query = [("lat", latitude.as_str()), ("lon", longitude.as_str())];
-        let found = self.get("/zone", &query, now).await.and_then(|body| parse::zone(&body));
-        let zone = match found {
+        let found = match self.get("/zone", &query, now).await.and_then(|body| parse::zone(&body)) {
             // Not every plan has this route, but every response names its zone.
             Err(error)
                 if not_in_plan(&error)
                     || matches!(error, ProviderError::Unexpected { .. } | ProviderError::Malformed { .. }) =>
             {
-                parse::zone(&self.get("/carbon-intensity/latest", &query, now).await?)?
+                self.get("/carbon-intensity/latest", &query, now).await.and_then(|body| parse::zone(&body))
             }
-            found => found?,
+            found => found,
         };
-        tracing::info!(zone, "Electricity Maps: zone of the coordinates determined and stored");
-        self.api.pin(&zone);
-        Ok(zone)
+        self.api.pin(found)
     }
 
     async fn ask_ahead(
@@ -316,6 +313,8 @@ impl ElectricityMaps {
 impl ApiSource for ElectricityMaps {
     /// Three days: measurements replace estimates of the newest hours, mostly within a day.
     const FINAL_AFTER: Seconds = Seconds::new(3.0 * 86_400.0);
+
+    const ACTUALS_WINDOW: TimeDelta = LONGEST_WINDOW;
 
     fn api(&self) -> &Api {
         &self.api

@@ -158,7 +158,7 @@ async fn places_are_written_in_several_ways() {
 }
 
 #[tokio::test]
-async fn coordinates_are_looked_up_once_and_kept() {
+async fn coordinates_are_looked_up_once_in_a_run() {
     let found =
         [(r#"{"zoneKey":"DK-DK2","zoneName":"East"}"#, 200), ("{}", 200), ("no such route", 404), (NOT_IN_PLAN, 401)];
     for (body, code) in found {
@@ -183,11 +183,59 @@ async fn coordinates_are_looked_up_once_and_kept() {
         let settings = settings(&maps.server, key_file, "zone = \"55.68, 12.57\"");
         let again = source(&settings, Some(maps.directory.path())).expect("a place");
         assert!(again.fetch(at(NOW)).await.is_ok());
-        assert_eq!(maps.requests("/v3/zone").await.len(), 1, "kept over a restart");
+        assert_eq!(maps.requests("/v3/zone").await.len(), 2, "and again after a restart");
     }
     let nowhere = serve(&[("/v3/zone", ok("{}")), ("/v3/carbon-intensity/latest", ok("{}"))]).await;
     let error = maps(nowhere, "zone = \"0,-160\"").fetch(NOW).await.expect_err("no zone").to_string();
     assert!(error.contains("names no zone for these coordinates"), "{error}");
+}
+
+#[tokio::test]
+async fn the_zone_of_an_earlier_run_is_used_where_it_is_not_found_again() {
+    let table = "zone = \"55.68, 12.57\"";
+    let zone = ok(r#"{"zoneKey":"DK-DK2"}"#);
+    let earlier = maps(serve(&[("/v3/zone", zone), (FORECAST, ok(AHEAD)), (HISTORY, ok(BEHIND))]).await, table);
+    assert!(earlier.fetch(NOW).await.is_ok());
+    let later = serve(&[("/v3/zone", status(500, "")), (FORECAST, ok(AHEAD)), (HISTORY, ok(BEHIND))]).await;
+    let settings = settings(&later, earlier.directory.path().join("key"), table);
+    let source = source(&settings, Some(earlier.directory.path())).expect("a place");
+    for _ in 0..2 {
+        assert!(source.fetch(at(NOW)).await.is_ok());
+    }
+    assert_eq!(requests(&later, "/v3/zone").await.len(), 1, "not at each poll");
+    assert_eq!(asks(&requests(&later, FORECAST).await[0], "zone").as_deref(), Some("DK-DK2"));
+}
+
+#[tokio::test]
+async fn a_refused_zone_is_determined_anew_once_a_day() {
+    let table = "zone = \"55.68, 12.57\"\nhorizon_hours = 24";
+    let zone = |key: &str| ok(format!(r#"{{"zoneKey":"{key}"}}"#));
+    let server = MockServer::start().await;
+    Mock::given(path("/v3/zone")).respond_with(zone("DK")).up_to_n_times(1).mount(&server).await;
+    Mock::given(path("/v3/zone")).respond_with(zone("DK-DK2")).mount(&server).await;
+    let split = Mock::given(path(FORECAST)).and(query_param("zone", "DK"));
+    split.respond_with(status(404, "no such zone")).mount(&server).await;
+    for (route, body) in [(FORECAST, AHEAD), (HISTORY, BEHIND)] {
+        Mock::given(path(route)).and(query_param("zone", "DK-DK2")).respond_with(ok(body)).mount(&server).await;
+    }
+    let maps = maps(server, table);
+    let refused = maps.fetch(NOW).await;
+    assert!(matches!(refused, Err(ProviderError::Unexpected { status: 404, .. })), "{refused:?}");
+    assert!(maps.fetch(NOW).await.is_ok());
+    assert_eq!(maps.requests("/v3/zone").await.len(), 2);
+
+    let unknown = serve(&[("/v3/zone", zone("DK")), (FORECAST, status(404, "")), (HISTORY, status(404, ""))]).await;
+    let unknown = self::maps(unknown, table);
+    for (now, lookups) in [
+        (NOW, 1),
+        ("2026-08-22T19:25:00Z", 2),
+        ("2026-08-22T20:20:00Z", 2),
+        ("2026-08-23T19:20:00Z", 2),
+        ("2026-08-23T19:25:00Z", 3),
+    ] {
+        assert!(unknown.fetch(now).await.is_err());
+        assert_eq!(unknown.requests("/v3/zone").await.len(), lookups, "{now}");
+    }
 }
 
 #[tokio::test]

@@ -109,6 +109,8 @@ impl Energinet {
 }
 
 impl ApiSource for Energinet {
+    const ACTUALS_WINDOW: TimeDelta = LONGEST_WINDOW;
+
     fn api(&self) -> &Api {
         &self.api
     }

@@ -12,13 +12,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use self::columns::{QUARTER, numbers, starts, window};
+use self::columns::{LONGEST_WINDOW, QUARTER, numbers, starts, window};
 pub(in crate::providers) use self::price::EnergyChartsPrice;
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
@@ -92,6 +92,8 @@ impl EnergyCharts {
 }
 
 impl ApiSource for EnergyCharts {
+    const ACTUALS_WINDOW: TimeDelta = LONGEST_WINDOW;
+
     fn api(&self) -> &Api {
         &self.api
     }

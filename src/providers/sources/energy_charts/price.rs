@@ -7,13 +7,13 @@
 #[path = "price_tests.rs"]
 mod tests;
 
-use chrono::{DateTime, Timelike, Utc};
+use chrono::{DateTime, TimeDelta, Timelike, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::columns::{QUARTER, numbers, starts, window};
+use super::columns::{LONGEST_WINDOW, QUARTER, numbers, starts, window};
 use super::settings::Settings;
 use crate::providers::client::cache::file_name;
 use crate::providers::client::json::{by_starts, series, unexpected};
@@ -99,6 +99,10 @@ impl Provider<PricePerMwh> for EnergyChartsPrice {
             Ok(Some(series(inside, Origin::Measured).0))
         }
         .boxed()
+    }
+
+    fn actuals_window(&self) -> Option<TimeDelta> {
+        Some(LONGEST_WINDOW)
     }
 
     /// Returns zero: the prices result from an auction and are never revised.

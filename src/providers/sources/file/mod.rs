@@ -9,6 +9,7 @@ mod parse;
 mod play;
 mod settings;
 mod signal;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod time_zone;

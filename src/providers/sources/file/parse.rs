@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
 use super::columns::{Column, Columns};
@@ -11,6 +11,7 @@ use super::local::LocalTimes;
 use super::numbers::{Numbers, separator};
 use super::settings::{FileUnit, Settings};
 use super::signal::FileSignal;
+use super::slots::{LONGEST_SLOT, lengths};
 use super::time_zone::TimeZoneName;
 use super::unit::{check_names, check_values};
 use crate::providers::client::abridged::is_like_key;
@@ -25,9 +26,6 @@ const MAX_JSON_BYTES: usize = 16 << 20;
 
 /// Maximum number of rows of a file: a million are nine years in steps of five minutes.
 const MOST_ROWS: usize = 1_000_000;
-
-/// Maximum length of a slot.
-const LONGEST_SLOT: TimeDelta = TimeDelta::days(366);
 
 /// Number of problems of a series that are listed one by one; the others are counted.
 const PROBLEMS_LISTED: usize = 5;
@@ -437,24 +435,14 @@ fn read_row<'a, V: FileSignal>(
     Ok(Row { place, start, end: end.map(|(end, _)| end), zone, expected, actual })
 }
 
-/// Returns one slot per row; rows are in time order. A row without an end lasts until the next row starts, but no
-/// longer than usual in this file: a missing row is a gap, not a long slot.
+/// Returns one slot per row; rows are in time order.
 fn slots_of<V>(rows: &[Row<V>], settings: &Settings) -> Vec<Option<Slot>> {
-    let mut steps: Vec<_> = rows.windows(2).map(|pair| pair[1].start - pair[0].start).collect();
-    steps.retain(|step| *step > TimeDelta::zero());
-    steps.sort_unstable();
-    let usual = steps.get(steps.len() / 2).copied().filter(|step| *step <= LONGEST_SLOT);
-    let given = settings.step_s.map(wattune_core::units::Seconds::to_delta).filter(|step| *step <= LONGEST_SLOT);
-    let usual = given.or(usual).unwrap_or(TimeDelta::hours(1));
-    let mut step = usual;
+    let mut starts: Vec<_> = rows.iter().map(|row| row.start).collect();
+    starts.dedup();
+    let lengths = lengths(&starts, settings.step_s.map(wattune_core::units::Seconds::to_delta));
     let slot = |row: &Row<V>| {
-        let later = rows.partition_point(|other| other.start <= row.start);
-        step = match rows.get(later).map(|next| next.start - row.start) {
-            Some(until_next) if until_next * 2 <= usual * 3 => until_next,
-            Some(_) => usual,
-            None => step,
-        };
-        Slot::new(row.start, row.end.unwrap_or(row.start + step))
+        let length = lengths[starts.partition_point(|start| *start < row.start)];
+        Slot::new(row.start, row.end.unwrap_or(row.start + length))
     };
     rows.iter().map(slot).collect()
 }

@@ -13,9 +13,11 @@ fn named_unit(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let any = |is: &dyn Fn(&str) -> bool| words.iter().any(|word| is(word));
-    let is_per_kwh = any(&|w| w.ends_with("kwh")) && !any(&|w| w.ends_with("mwh"));
+    let is_per_mwh = any(&|w| w.ends_with("mwh"));
+    let is_per_kwh = any(&|w| w.ends_with("kwh")) && !is_per_mwh;
     if any(&|w| w.starts_with("kg")) {
-        Some("kg_per_kwh")
+        // A kilogram per MWh is a gram per kWh.
+        (!is_per_mwh).then_some("kg_per_kwh")
     } else if any(&|w| matches!(w, "lb" | "lbs") || w.starts_with("lbco2") || w.starts_with("lbsco2")) {
         Some("lb_per_mwh")
     } else if any(&|w| matches!(w, "t" | "tons" | "tonnes") || w.starts_with("tco2")) {
@@ -83,6 +85,8 @@ mod tests {
             ("carbon_intensity_gco2_per_kwh", Some("per_kwh")),
             ("kgCO2/kWh", Some("kg_per_kwh")),
             ("Carbon intensity (kg CO2e per kWh)", Some("kg_per_kwh")),
+            ("kgCO2/MWh", None),
+            ("carbon_intensity_kg_per_mwh", None),
             ("marginal lbs/MWh", Some("lb_per_mwh")),
             ("tCO2/MWh", Some("t_per_mwh")),
             ("direct_co2", None),

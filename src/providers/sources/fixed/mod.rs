@@ -89,6 +89,10 @@ impl Provider for FixedProvider {
         self.cadence
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     /// Returns false: the value is in the settings, so nothing needs to be stored.
     fn keeps_answers(&self) -> bool {
         false

@@ -175,6 +175,8 @@ impl UkCarbonIntensity {
 }
 
 impl ApiSource for UkCarbonIntensity {
+    const ACTUALS_WINDOW: TimeDelta = LONGEST_WINDOW;
+
     fn api(&self) -> &Api {
         &self.api
     }

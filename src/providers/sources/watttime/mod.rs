@@ -130,7 +130,8 @@ impl WattTime {
         parse::zones(&self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?)
     }
 
-    /// Returns the region's name. For coordinates, the first region found is stored, because borders change.
+    /// Returns the region's name. For coordinates, the first region found is used until the next start, or until the
+    /// API refuses it, because borders change.
     async fn region(&self, now: DateTime<Utc>) -> Result<String, ProviderError> {
         let place = self.api.place();
         let Some((latitude, longitude)) = place.coordinates() else { return Ok(place.zone().to_string()) };
@@ -140,7 +141,7 @@ impl WattTime {
         let (latitude, longitude) = (latitude.to_string(), longitude.to_string());
         let query = [("signal_type", SIGNAL), ("latitude", &*latitude), ("longitude", &*longitude)];
         let answer = self.get("/v3/region-from-loc", &query, now).await;
-        let region = answer.and_then(|body| parse::region(&body)).map_err(|error| match error {
+        let found = answer.and_then(|body| parse::region(&body)).map_err(|error| match error {
             ProviderError::Unexpected { status: 200 | 404, message } => {
                 let what = format!(
                     "WattTime covers no region at {} ({message}); check that latitude comes first, or choose another source",
@@ -149,10 +150,8 @@ impl WattTime {
                 ProviderError::Empty { what }
             }
             other => other,
-        })?;
-        tracing::info!(region, "WattTime: region of the coordinates determined and stored");
-        self.api.pin(&region);
-        Ok(region)
+        });
+        self.api.pin(found)
     }
 
     /// Requests the forecast, and drops slots that have ended.
@@ -223,6 +222,8 @@ impl ApiSource for WattTime {
 
     /// Two days: history is complete within hours, and later revisions happen within the next two days.
     const FINAL_AFTER: Seconds = Seconds::new(2.0 * 86_400.0);
+
+    const ACTUALS_WINDOW: TimeDelta = LONGEST_WINDOW;
 
     fn api(&self) -> &Api {
         &self.api

@@ -238,7 +238,7 @@ async fn without_an_account_nothing_is_requested_and_the_remedy_is_named() {
 }
 
 #[tokio::test]
-async fn coordinates_are_looked_up_once_and_kept() {
+async fn coordinates_are_looked_up_once_in_a_run() {
     let found = r#"{"region":"CAISO_NORTH","region_full_name":"California ISO Northern","signal_type":"co2_moer"}"#;
     let routes = [(REGION, ok(found)), (FORECAST, ok(AHEAD)), (HISTORY, ok(BEHIND))];
     let watt = watt(serve(&routes).await, "zone = \"37.77,-122.42\"");
@@ -249,7 +249,7 @@ async fn coordinates_are_looked_up_once_and_kept() {
     let again = source(&again, Some(watt.directory.path())).expect("a place");
     assert!(again.fetch(at(NOW)).await.is_ok());
     let asked = watt.requests(REGION).await;
-    assert_eq!(asked.len(), 1, "kept, over a restart too");
+    assert_eq!(asked.len(), 2, "and again after a restart");
     let place = ["latitude", "longitude", "signal_type"].map(|field| asks(&asked[0], field).unwrap_or_default());
     assert_eq!(place, ["37.77", "-122.42", "co2_moer"]);
     assert_eq!(asks(&watt.requests(FORECAST).await[0], "region").as_deref(), Some("CAISO_NORTH"));
