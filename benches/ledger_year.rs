@@ -165,7 +165,7 @@ async fn record(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
             if hour > 0 {
                 store.append_intensities(&answer, &points(begin - HOUR, minutes, Origin::Measured)).await?;
             }
-            store.set_final_until(&SourceKey::of(&answer), begin - HOUR * 48).await?;
+            store.set_final_until(&SourceKey::of(&answer), begin - HOUR * 48, begin).await?;
         }
         if hour + 1 == days * 24 {
             // The last one is in progress.
@@ -179,7 +179,8 @@ async fn record(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         if hour >= 49 {
             settle(begin - HOUR * 49, DueReason::Intensity).await?;
         }
-        store.roll_up(now - TimeDelta::days(KEPT), 24, now).await?;
+        // A block is closed each hour, from number 1 on.
+        store.roll_up(u64::try_from(hour + 1 - 24 * KEPT).unwrap_or_default(), 24, now).await?;
         if hour % 24 == 22 {
             let taken = bytes(dir)?;
             most = most.max(taken);

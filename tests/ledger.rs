@@ -344,7 +344,7 @@ async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
     assert_eq!(versions(&controller.store()).await, before, "what was said is known");
 
     // The minutes of four blocks go; half of an hour's energy lay in its first third.
-    let rolled = controller.store().roll_up(at(4) + TimeDelta::minutes(1), 24, at(6)).await.expect("rolled up");
+    let rolled = controller.store().roll_up(5, 24, at(6)).await.expect("rolled up");
     assert_eq!(rolled, 4 * STEPS_AN_HOUR as u64);
     drop(controller);
     let mut controller = node.controller().await;
@@ -438,7 +438,7 @@ async fn one_changed_byte_anywhere_is_found_and_its_line_named() {
     for hour in 0..3 {
         node.hour(&mut controller, hour).await;
     }
-    controller.store().roll_up(at(1) + TimeDelta::minutes(1), 1, at(3)).await.expect("rolled up");
+    controller.store().roll_up(2, 1, at(3)).await.expect("rolled up");
     // Rows of a block that is still open stand at the end.
     for _ in 0..3 {
         node.clock.advance(Seconds::new(300.0));

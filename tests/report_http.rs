@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use wattune::store::Store;
 
@@ -31,6 +32,11 @@ impl Kept {
         keep(state.path()).await;
         let store = Store::open(state.path()).await.expect("opens");
         store.append_entry(&outcome("a", 1, 120.5.into())).await.expect("noted");
+        // Forty days on which a daemon ran since.
+        let march: DateTime<Utc> = "2026-03-02T00:00:00Z".parse().expect("a time");
+        for day in 0..40 {
+            store.begin_day(march + TimeDelta::days(day)).await.expect("noted");
+        }
         store.close().await;
         let settings = format!("{}[ledger]\n{ledger}\n", Daemon::QUICK);
         let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;

@@ -283,7 +283,7 @@ impl MethodView {
         };
         let embodied = |b: &Boundary| match &b.embodied {
             Some(e) => format!(
-                "{} g per GPU over {} s ({}), by the time for which jobs held GPUs",
+                "{} g per GPU over {} s ({}), by the time of GPUs with and without a job",
                 e.per_gpu_g, e.life_s, e.source
             ),
             None => "not declared".to_owned(),

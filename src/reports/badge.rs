@@ -65,11 +65,13 @@ fn link(path: &Path) -> String {
     safe
 }
 
-/// Renders the summary of a row in Markdown, with the badge in the file `svg`, if given.
-pub fn summary(row: &ReportRow, view: &ReportView, svg: Option<&Path>) -> String {
+/// Renders the summary of a row in Markdown, with the badge in the file `svg`, if given. `parts` is the number of parts
+/// of the row's job, if the row is of one job: the job, and the later ones that continue it by its key.
+pub fn summary(row: &ReportRow, parts: usize, view: &ReportView, svg: Option<&Path>) -> String {
     let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emissions(row)), link(path))).unwrap_or_default();
+    let parts = if parts > 1 { format!(", with {parts} parts") } else { String::new() };
     let first = [
-        ("Runs", format!("{} ({} ended)", row.jobs, row.ended_jobs)),
+        ("Runs", format!("{} ({} ended){parts}", row.jobs, row.ended_jobs)),
         ("GPU time", format!("{:.2} h", row.held_s / 3600.0)),
     ];
     let method = &view.method;

@@ -359,6 +359,7 @@ mod tests {
             sources: Vec::new(),
             synthetic: false,
             first_seen: BTreeMap::new(),
+            last_seen: BTreeMap::new(),
             recorded_span: None,
             hours_with_energy: 0,
             unsettled: Millijoules::ZERO,

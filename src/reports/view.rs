@@ -186,7 +186,8 @@ pub struct ReportRow {
     pub facility_energy_kwh: f64,
     /// The location-based emissions times the node factor and the PUE.
     pub facility_carbon_g: Option<f64>,
-    /// The time for which jobs occupied GPUs, summed over GPUs.
+    /// The time for which jobs occupied GPUs, summed over GPUs; in the row of idle energy, the time of GPUs without a
+    /// job. The total and the rows of a GPU, a day or a month contain both.
     pub held_s: f64,
     /// The embodied emissions of the hardware for the time `held_s`; absent unless declared for all of this time.
     pub embodied_g: Option<f64>,

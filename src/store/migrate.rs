@@ -15,6 +15,10 @@ use super::ledger;
 /// not mistaken for one of wattune.
 const APPLICATION_ID: i64 = 0x7761_7474;
 
+/// First version of the tables in which the digest of a checkpoint (counter reading up to which energy is recorded)
+/// covers all columns.
+const ALL_COLUMNS: i64 = 13;
+
 /// First version of the tables in which digests cover all rows: from then on, a missing digest means that its row was
 /// changed.
 const COVERED: i64 = 14;
@@ -52,6 +56,7 @@ const MIGRATIONS: &[Migration] = migrations![
     17 "0017_owners.sql",
     18 "0018_trial_owners.sql",
     19 "0019_earlier_jobs.sql",
+    20 "0020_days.sql",
 ];
 
 pub(super) const fn latest() -> i64 {
@@ -133,8 +138,10 @@ fn step(db: &mut Connection) -> Result<(), StoreError> {
             }
             other => other,
         })?;
-        if next.version == COVERED {
-            ledger::cover_old_rows(&tx, present)?;
+        match next.version {
+            ALL_COLUMNS => ledger::reset_checkpoint_digests(&tx)?,
+            COVERED => ledger::cover_old_rows(&tx)?,
+            _ => {}
         }
         set_version(&tx, next.version)?;
     }

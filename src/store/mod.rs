@@ -15,6 +15,7 @@
 mod audit;
 mod connection;
 mod database;
+mod days;
 mod error;
 mod events;
 mod jobs;
@@ -31,7 +32,7 @@ mod signals;
 pub use audit::{AuditAction, AuditLog, AuditOutcome, AuditPage, AuditQuery, AuditRecord, AuditState, DAEMON};
 pub use database::{FILE_NAME, Store};
 pub use error::StoreError;
-pub use jobs::{LastReport, ReportSummary, StoredJob, StoredProgress};
+pub use jobs::{LastReport, ReportSummary, StoredFirstPlan, StoredJob, StoredProgress};
 pub use known_runs::KnownRun;
 pub use ledger::{
     Checkpoint, CorrectionError, CorrectionRequest, CorrectionResult, LastSeen, LedgerPage, LedgerRow,

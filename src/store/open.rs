@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::audit::{self, AuditLog};
+use super::audit::AuditLog;
 use super::connection::{ConnectionPool, Wait, open_immutable, open_to_read, open_to_write};
 use super::error::unopened;
 use super::recurring::RecurringConnection;
@@ -51,7 +51,6 @@ impl Store {
         write.run(migrate::migrate).await?;
         // Adds the ledger entries of jobs that an earlier version of wattune stored without such entries.
         write.run(jobs::append_old_jobs).await?;
-        write.run(audit::expire).await?;
         let file = path.clone();
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
         let short_reads = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;

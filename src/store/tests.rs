@@ -250,8 +250,17 @@ async fn published_forecasts_are_kept_unchanged_for_five_weeks() {
     let values: Vec<f64> = kept.iter().map(|i| i.series.points()[0].1.value.get()).collect();
     assert_eq!(values, [1.0, 3.5], "the first of each hour");
     assert_eq!((kept[1].issued_at, kept[1].series.points()[0].0), (at(hour), slot(hour, 2 * hour)));
-    store.append_issued(&issued(38 * 24 * hour, 4.0)).await.expect("written");
-    assert_eq!(store.issued_since(at(0)).await.expect("read").len(), 1, "the old ones are gone");
+    let day = 24 * hour;
+    store.append_issued(&issued(20 * 365 * day, 4.0)).await.expect("written");
+    assert_eq!(store.issued_since(at(0)).await.expect("read").len(), 3, "a wrong clock makes nothing old");
+    for (days, kept) in [(0..=38, 4), (39..=41, 2)] {
+        let last = *days.end();
+        for passed in days {
+            store.begin_day(at(passed * day)).await.expect("noted");
+        }
+        store.append_issued(&issued(last * day, 5.0)).await.expect("written");
+        assert_eq!(store.issued_since(at(0)).await.expect("read").len(), kept, "after {last} days");
+    }
 }
 
 #[tokio::test]
@@ -261,9 +270,12 @@ async fn final_values_stay_final() {
     let (kind, scope) = (SignalKind::Average, SignalScope::Operational);
     let key = SourceKey { source: "uk".into(), zone, kind, scope };
     assert_eq!(store.final_until(&key).await.expect("read"), None);
-    store.set_final_until(&key, at(100)).await.expect("written");
-    store.set_final_until(&key, at(50)).await.expect("written");
+    store.set_final_until(&key, at(100), at(100)).await.expect("written");
+    store.set_final_until(&key, at(50), at(100)).await.expect("written");
     assert_eq!(store.final_until(&key).await.expect("read"), Some(at(100)));
+    // The clock had run ahead when the time was recorded.
+    store.set_final_until(&key, at(50), at(70)).await.expect("written");
+    assert_eq!(store.final_until(&key).await.expect("read"), Some(at(70)));
 }
 
 #[tokio::test]

@@ -124,6 +124,33 @@ async fn a_wall_clock_that_is_set_meanwhile_changes_nobodys_share() {
 }
 
 #[tokio::test]
+async fn a_wall_clock_that_is_set_years_ahead_meanwhile_makes_no_gap_of_years() {
+    for has_counter in [true, false] {
+        let mut world = World::new(json!({"energy_supported": has_counter}));
+        let mut controller = world.daemon().await;
+        world.run(&mut controller, 40, &[]).await;
+        drop(controller);
+        world.clock.jump(TimeDelta::days(20 * 365));
+        world.pass(10.0);
+        let mut controller = world.daemon().await;
+        world.run(&mut controller, 2, &[]).await;
+        controller.shut_down().await;
+        let rows = LedgerFile::open(world.state.path()).of(0).0;
+        let gap: Vec<_> = rows.iter().filter(|r| r.source == "counter_gap").collect();
+        let lost = world.lost().await;
+        let seconds = if has_counter {
+            assert!((1..=2).contains(&gap.len()), "cut at a full hour at most: {} rows", gap.len());
+            assert_eq!(rows.iter().map(|r| r.energy_mj).sum::<i64>(), 52 * DRAW_MW);
+            (gap[gap.len() - 1].end_us - gap[0].start_us) as f64 / 1e6
+        } else {
+            assert_eq!((gap.len(), lost.len()), (0, 1), "{lost:#?}");
+            (lost[0].until - lost[0].from).as_seconds_f64()
+        };
+        assert!((9.9..10.0 + LOST_S as f64).contains(&seconds), "{seconds} s");
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_came_right_before_the_kill_has_what_it_used() {
     for jump in [0, 3_600] {
         let mut world = World::new(json!({}));

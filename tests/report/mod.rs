@@ -9,8 +9,9 @@ use chrono::TimeDelta;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use wattune::store::{Checkpoint, Store};
+use wattune_core::domain::{Continuation, JobId};
 use wattune_core::ledger::Share;
-use wattune_core::units::Millijoules;
+use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
 use crate::support::{Ended, wattune};
 
@@ -245,7 +246,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let senseless = correct(&[&["--of", "nobody", "--give-to", "idle"], &said[..]].concat());
     assert!(senseless.failed(2).contains("job:ID, idle or unattributed"), "{senseless:?}");
     let store = Store::open(dir.path()).await.expect("opens");
-    store.roll_up(at(30.0), 1000, at(30.0)).await.expect("rolled up");
+    store.roll_up(1000, 1000, at(30.0)).await.expect("rolled up");
     store.close().await;
     let gone = correct(&[&["--of", "idle", "--give-to", "job:b"], &said[..]].concat());
     assert!(gone.failed(1).contains("rolled up"), "{gone:?}");
@@ -273,6 +274,28 @@ async fn a_badge_has_the_figures_with_their_state() {
     let none = report(dir.path(), &["badge", "--job", "nobody"]);
     assert!(none.failed(1).contains("no energy of nobody"), "{none:?}");
     assert!(report(dir.path(), &["badge"]).failed(2).contains("--job"));
+}
+
+#[tokio::test]
+async fn every_part_of_a_job_has_the_badge_of_all_of_it() {
+    let dir = ledger().await;
+    let store = Store::open(dir.path()).await.expect("opens");
+    let mut part = stored("c", "resnet50", Some("vision"), 3.5, Some(4.0));
+    part.spec.offers.continues = Some(Continuation {
+        job: JobId::new("a").expect("an id"),
+        asked_at: at(0.0),
+        done: Samples::ZERO,
+        emitted: GramsCo2e::ZERO,
+        first: None,
+    });
+    store.save_job(&part).await.expect("saved");
+    store.append(&[row("GPU-0", job("c"), 3.8, 3.9, KWH)], &[]).await.expect("written");
+    store.close().await;
+    let badge = |id: &str| report(dir.path(), &["badge", "--job", id]).done().to_owned();
+    let (first, second) = (badge("a"), badge("c"));
+    assert_eq!(first, second);
+    assert!(first.contains("4.1000 kWh") && first.contains("with 2 parts"), "{first}");
+    assert!(!badge("b").contains("parts"), "one that was not continued");
 }
 
 #[tokio::test]

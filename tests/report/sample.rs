@@ -156,7 +156,7 @@ pub(crate) async fn keep(dir: &Path) {
     // The first hour comes out dearer than was expected, and final.
     let came = [intensity(0.0, 250.0, Origin::Measured)];
     keeper.store.append_intensities(&average, &came).await.expect("written");
-    keeper.store.set_final_until(&SourceKey::of(&average), at(1.0)).await.expect("settled");
+    keeper.store.set_final_until(&SourceKey::of(&average), at(1.0), at(1.0)).await.expect("settled");
     keeper.settle_hour(at(0.0), DueReason::Intensity, 2.5).await;
 
     let gap = |from, to, mj| {

@@ -49,9 +49,17 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     }
     let by = if args.job.is_some() { Grouping::Job } else { Grouping::Name };
     let request = ReportRequest { by, span, unit: None, restated_by_pct: RESTATED_BY_PCT, now };
-    let view = ReportView::of(&store.report(request).await?);
-    let meant = |row: &&ReportRow| match (&args.job, &args.name) {
-        (Some(id), _) => row.job_id.as_ref() == Some(id),
+    let report = store.report(request).await?;
+    let view = ReportView::of(&report);
+    // The row of a job that was continued by its key has the id of the first part.
+    let jobs = &report.data.jobs;
+    let first = args.job.as_deref().map(|id| {
+        let job = jobs.iter().find(|job| job.id.as_str() == id);
+        job.map_or(id, |job| job.first().as_str())
+    });
+    let parts = jobs.iter().filter(|job| Some(job.first().as_str()) == first).count();
+    let meant = |row: &&ReportRow| match (first, &args.name) {
+        (Some(id), _) => row.job_id.as_deref() == Some(id),
         (None, Some(name)) => row.kind == RowKind::Name && row.key == name.as_str(),
         (None, None) => false,
     };
@@ -66,5 +74,5 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     if args.svg.is_some() {
         deliver(badge(row, &view).as_bytes(), args.svg.as_deref())?;
     }
-    deliver(summary(row, &view, args.svg.as_deref()).as_bytes(), args.markdown.as_deref())
+    deliver(summary(row, parts, &view, args.svg.as_deref()).as_bytes(), args.markdown.as_deref())
 }

@@ -1,13 +1,16 @@
 //! `wattune report correct`: assigns recorded intervals of energy to another owner by a new entry of the ledger.
 
+use chrono::{DateTime, TimeDelta, Utc};
+
 use super::ledger::{LedgerArgs, wrong};
 use crate::cli::output::print;
 use crate::cli::state_dir::{Lock, LockError};
 use crate::clock::{Clock, SystemClock};
 use crate::reports::exact_span;
-use crate::store::{CorrectionRequest, SettlementInput, Store};
-use wattune_core::domain::{DeviceId, JobId, SignalKind};
+use crate::store::{CorrectionRequest, CorrectionResult, SettlementInput, Store};
+use wattune_core::domain::{DeviceId, JobId, SignalKind, Slot};
 use wattune_core::ledger::Share;
+use wattune_core::ledger::apportion::hour_of;
 
 /// Assigns recorded intervals of energy to another owner. The original records stay in the ledger; the correction is a
 /// new entry with its author and reason. The emissions of the corrected hours are then computed again: by a running
@@ -85,21 +88,34 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         None => "the daemon computes the emissions again within a minute",
     };
     store.close().await;
-    let line = format!(
-        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s); {upkeep}\n",
+    print(describe(&done, &span, upkeep, now).as_bytes())
+}
+
+/// Describes a correction that was made at `now`, in a line.
+fn describe(done: &CorrectionResult, span: &Slot, upkeep: &str, now: DateTime<Utc>) -> String {
+    let open = (done.open_rows > 0).then(|| {
+        format!(
+            "; {} more intervals with {:.3} J of the current hour did not change; correct them after {}",
+            done.open_rows,
+            done.open_energy.to_joules().get(),
+            (hour_of(now) + TimeDelta::hours(1)).format("%H:%MZ")
+        )
+    });
+    format!(
+        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s); {upkeep}{}\n",
         done.entry,
         done.rows,
         done.energy.to_joules().get(),
         done.devices.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(", "),
         span.start().format("%FT%TZ"),
         span.end().format("%FT%TZ"),
-        done.hours.len()
-    );
-    print(line.as_bytes())
+        done.hours.len(),
+        open.unwrap_or_default()
+    )
 }
 
 /// Computes the emissions of all hours that are due for it, as a running daemon would.
-async fn compute_due_hours(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<()> {
+async fn compute_due_hours(store: &Store, now: DateTime<Utc>) -> anyhow::Result<()> {
     let marginal = store.latest_sources(SignalKind::Marginal).await?;
     let average = store.latest_sources(SignalKind::Average).await?;
     for (hour, why) in store.due_hours().await? {
@@ -109,4 +125,32 @@ async fn compute_due_hours(store: &Store, now: chrono::DateTime<chrono::Utc>) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use wattune_core::units::Millijoules;
+
+    use super::*;
+
+    #[test]
+    fn the_part_of_the_current_hour_is_named() {
+        let now: DateTime<Utc> = "2026-03-01T23:10:00Z".parse().expect("a time");
+        let span = Slot::new(now - TimeDelta::hours(2), now).expect("two hours");
+        let done = CorrectionResult {
+            entry: 9,
+            rows: 2,
+            energy: Millijoules::new(5_000),
+            devices: [DeviceId::new("GPU-0").expect("an id")].into(),
+            hours: vec![hour_of(span.start()), hour_of(now) - TimeDelta::hours(1)],
+            open_rows: 0,
+            open_energy: Millijoules::ZERO,
+        };
+        let whole = "entry 9: 2 intervals with 5.000 J of GPU-0 between 2026-03-01T21:10:00Z and 2026-03-01T23:10:00Z, \
+                     in 2 hour(s); done";
+        assert_eq!(describe(&done, &span, "done", now), format!("{whole}\n"));
+        let part = CorrectionResult { open_rows: 3, open_energy: Millijoules::new(1_500), ..done };
+        let open = "3 more intervals with 1.500 J of the current hour did not change; correct them after 00:00Z";
+        assert_eq!(describe(&part, &span, "done", now), format!("{whole}; {open}\n"));
+    }
 }

@@ -102,7 +102,8 @@ fn summary(what: &str, is_database: bool, found: &VerifiedLedger) -> String {
                  and times, and its progress once it ended; every device's ledger against its counter. The schema is \
                  wattune's. The digests do not cover the progress of running jobs, open intervals (the seconds since the \
                  last checkpoint), profiles, forecasts and the sources' data (intensities before they are settled with, and \
-                 the time up to which they are final), recurring jobs and their trials, and announced events.\n";
+                 the time up to which they are final), recurring jobs and their trials, announced events, owners of jobs, \
+                 the audit log, and the list of the days on which a daemon ran.\n";
     }
     for (block, device, mj) in &found.differences {
         text += &format!("In block {block} the ledger of {device} differs from its counter by {mj} mJ.\n");

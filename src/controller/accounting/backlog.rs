@@ -10,8 +10,8 @@ use crate::controller::jobs::Job;
 use crate::gpu::journal::boot_id;
 use crate::store::{Checkpoint, LastReport, LastSeen, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId, JobId};
-use wattune_core::ledger::{Interval, OccupancySpan};
-use wattune_core::time::Monotonic;
+use wattune_core::ledger::{Interval, LONGEST_GAP, OccupancySpan};
+use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
 /// Reason, in the ledger, for lost energy of a GPU whose counter was reset between two readings.
@@ -50,6 +50,26 @@ impl Backlog {
     pub(super) fn is_empty(&self) -> bool {
         self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty() && self.late.is_empty()
     }
+
+    /// Returns the start of a time without readings that ends at `end`. By the wall clock of the last daemon, it began
+    /// at `at`; if the wall clock was set forward since, it begins as long before `end` as the machine's uptime shows.
+    pub(super) fn gap_start(&self, at: DateTime<Utc>, end: Now) -> DateTime<Utc> {
+        let by_uptime = self.away.as_ref().and_then(|away| away.time_since(at, end));
+        let start = by_uptime.filter(|time| end.utc - at > *time + CLOCK_STEP).map_or(at, |time| end.utc - time);
+        if end.utc - start > LONGEST_GAP {
+            tracing::warn!(
+                "by the wall clock, no daemon has run for {} days, which is implausible: energy that the counters show of \
+                 that time is recorded in its last hour",
+                (end.utc - start).num_days()
+            );
+        }
+        start
+    }
+
+    /// Returns true if the uptime shows that the machine has not restarted since `at`, by the last daemon's wall clock.
+    pub(super) fn is_same_boot_since(&self, at: DateTime<Utc>) -> bool {
+        self.away.as_ref().is_some_and(|away| away.is_same_boot_since(at))
+    }
 }
 
 /// State of this daemon's last attempt to store a checkpoint: the open intervals and the jobs' last reports.
@@ -61,6 +81,10 @@ pub(crate) struct LastCheckpoint {
     /// True if the last attempt failed.
     pub(super) failed: bool,
 }
+
+/// Difference between the wall clock and the uptime above which the wall clock counts as having been set while no daemon
+/// ran.
+const CLOCK_STEP: TimeDelta = TimeDelta::minutes(1);
 
 /// Maximum number of ended jobs that the daemon reads when it starts.
 const RECALLED: u32 = 1000;
@@ -80,6 +104,8 @@ pub(crate) struct Downtime {
     pub(super) last_seen: LastSeen,
     /// Length of the downtime.
     pub(super) span: Seconds,
+    /// True if the length is known from the machine's uptime, which setting the wall clock does not change.
+    is_by_uptime: bool,
     /// Start of this daemon, at the end of the downtime.
     pub(super) back: Monotonic,
 }
@@ -91,7 +117,22 @@ impl Downtime {
             last_seen.uptime.zip(clock.uptime()).filter(|(then, now)| last_seen.boot_id == boot_id() && now >= then);
         // The uptime of the same boot is preferred, because the wall clock may have been set meanwhile.
         let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - last_seen.at), |(then, now)| now - then);
-        Self { last_seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
+        let is_by_uptime = by_machine.is_some();
+        Self { last_seen, span: span.max(Seconds::ZERO), is_by_uptime, back: clock.monotonic() }
+    }
+
+    /// Returns the time from `at`, by the last daemon's wall clock, to `end`, by this daemon's clocks; `None` if the
+    /// uptime does not show how long no daemon ran.
+    fn time_since(&self, at: DateTime<Utc>, end: Now) -> Option<TimeDelta> {
+        let before = (self.last_seen.at - at).max(TimeDelta::zero());
+        self.is_by_uptime.then(|| before + (self.span + end.monotonic.since(self.back)).to_delta())
+    }
+
+    /// Returns true if the uptime shows that the machine has not restarted since `at`, by the last daemon's wall clock.
+    fn is_same_boot_since(&self, at: DateTime<Utc>) -> bool {
+        // An earlier daemon may have read a device last, before a restart that preceded the last daemon.
+        let is_in_boot = |uptime: Seconds| Seconds::from_delta(self.last_seen.at - at) <= uptime;
+        self.is_by_uptime && self.last_seen.uptime.is_some_and(is_in_boot)
     }
 
     /// Returns the time that was left of a job's lease (longest silence before a job counts as dead) at the last

@@ -93,28 +93,30 @@ impl Accounting {
         booted: Option<DateTime<Utc>>,
     ) -> Vec<ledger::Interval> {
         let device = &zone.device;
-        if booted.is_some_and(|booted| booted > last.at) {
+        let from = self.backlog.gap_start(last.at, at);
+        // The kernel's time of the machine's start moves when the wall clock is set.
+        if booted.is_some_and(|booted| booted > last.at) && !self.backlog.is_same_boot_since(last.at) {
             tracing::warn!(
                 "the machine restarted after {device} was last read at {}; the energy used in between is unknown",
                 last.at
             );
             let why = "the machine restarted: its counter's last value before the restart is unknown";
-            self.ledger.record_lost(device, last.at, at.utc, why);
+            self.ledger.record_lost(device, from, at.utc, why);
             return Vec::new();
         }
         if last.read_from.as_deref().is_some_and(|before| before != zone.counter_id()) {
-            self.ledger.record_lost(device, last.at, at.utc, RESET);
+            self.ledger.record_lost(device, from, at.utc, RESET);
             return Vec::new();
         }
-        let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
+        let span = Seconds::from_delta(at.utc - from).max(Seconds::ZERO);
         let counter = whole_millijoules(zone.counter_uj.unwrap_or_default());
         let energy = ledger::min_energy_between(last.counter, counter, zone.range_uj, span);
         // If the energy equals the reading, the counter was reset: after a wrap the energy would be more than the
         // reading.
         if counter < last.counter && energy == counter {
-            self.ledger.record_lost(device, last.at, at.utc, RESET);
+            self.ledger.record_lost(device, from, at.utc, RESET);
         }
-        ledger::gap_intervals(device, last.at, at.utc, energy, &[])
+        ledger::gap_intervals(device, from, at.utc, energy, &[])
     }
 
     /// Closes the intervals of zones that `due` accepts or whose attribution rule changed, if they are long enough to

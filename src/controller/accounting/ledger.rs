@@ -91,10 +91,10 @@ impl Ledger {
 
     /// Records a time in which a device used an unknown amount of energy.
     pub(crate) fn record_lost(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
-        tracing::warn!("energy of {device} between {from} and {until} is lost: {why}");
-        let (device, why) = (device.clone(), why.to_owned());
         // Record the loss even if the wall clock was set back meanwhile.
         let from = if from < until { from } else { until - TimeDelta::seconds(1) };
+        tracing::warn!("energy of {device} between {from} and {until} is lost: {why}");
+        let (device, why) = (device.clone(), why.to_owned());
         self.queued.push(Entry::Lost(Lost { at: until, device, from, until, why }));
         self.lost += 1;
     }

@@ -57,7 +57,7 @@ impl Accounting {
                 if let Some(until) =
                     self.backlog.recorded_until.remove(&device).filter(|until| now.utc - *until > MAX_UNRECORDED)
                 {
-                    self.ledger.record_lost(&device, until, now.utc, NOT_KEPT);
+                    self.ledger.record_lost(&device, self.backlog.gap_start(until, now), now.utc, NOT_KEPT);
                 }
                 continue;
             };
@@ -87,11 +87,12 @@ impl Accounting {
                 // The energy up to `recorded` is known: earlier daemons integrated the GPU's power.
                 let recorded = self.backlog.recorded_until.get(&device).copied();
                 let from = recorded.unwrap_or_default().max(self.backlog.recovered[place].at);
-                self.ledger.record_lost(&device, from, opened.utc, NOT_BACK);
+                self.ledger.record_lost(&device, self.backlog.gap_start(from, opened), opened.utc, NOT_BACK);
             }
             return;
         };
         let last = self.backlog.recovered.swap_remove(place);
+        let from = self.backlog.gap_start(last.at, opened);
         let (metered, estimated) = (gpu.observed.metered, last.estimated + gpu.observed.metered.since_opened(&first));
         // The counter's reading when the interval was opened, or the counter's first reading after that.
         let shown = metered.reading_before(counter, &first);
@@ -106,12 +107,12 @@ impl Accounting {
         let is_possible = away < Seconds::ZERO || used.to_joules() <= possible;
         if gained.is_none() || !is_possible {
             let why = if gained.is_none() { RESET_UNWATCHED } else { IMPOSSIBLE };
-            self.ledger.record_lost(&device, last.at, opened.utc, why);
+            self.ledger.record_lost(&device, from, opened.utc, why);
         }
         let energy = used.checked_since(estimated).filter(|_| is_possible).unwrap_or_default();
         let owed = gained.and_then(|gained| estimated.checked_since(gained)).unwrap_or_default();
         gpu.handle.continue_ledger(owed);
-        self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &spans));
+        self.backlog.intervals.extend(ledger::gap_intervals(&device, from, opened.utc, energy, &spans));
         let moved = ledger::rebased(last.counter, shown, energy);
         // `point_of` adds the changes of the reading by resets that this daemon's meter has seen.
         gpu.rebased_before = last.rebased_mj + moved - first.rebased_mj;

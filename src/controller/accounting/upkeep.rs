@@ -51,15 +51,22 @@ impl Accounting {
             return Ok(None);
         }
         self.close_block(node).await?;
+        node.store.begin_day(now).await?;
         self.ledger.closed = Some(hour_of(now));
-        Ok(Some(node.store.jobs_to_roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE).await?))
+        let before = self.first_block_kept(node).await?;
+        Ok(Some(node.store.jobs_to_roll_up(before, ROLLED_AT_ONCE).await?))
     }
 
     /// Rolls up minutes older than `ledger.keep_intervals_days` to hours.
     pub(crate) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
-        let now = node.now().utc;
-        node.store.roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE, now).await?;
+        let before = self.first_block_kept(node).await?;
+        node.store.roll_up(before, ROLLED_AT_ONCE, node.now().utc).await?;
         Ok(())
+    }
+
+    /// Returns the number of the first block (the intervals between two closes) whose minutes are kept.
+    async fn first_block_kept(&self, node: &Node<'_>) -> Result<u64, StoreError> {
+        node.store.first_block_kept(self.ledger.terms.settings.keep_days()).await
     }
 
     /// Counts the ledger's gaps. Once a minute, also marks the hours whose emissions are due, computes the emissions of

@@ -136,8 +136,9 @@ pub(in crate::http) struct LedgerPageView {
     next_after: Option<u64>,
     /// Hourly sums of old intervals, which are no longer stored individually; only on the first page.
     rolled_up: Vec<RolledUpRow>,
-    /// The ledger's entries in the requested span of time: all versions of each hour's settlement (computation of the
-    /// hour's emissions), corrections of owners, and losses of energy; only on the first page.
+    /// The ledger's entries about the requested span of time: all versions of each hour's settlement (computation of the
+    /// hour's emissions), losses of energy, and the corrections of owners that were made in the span, whatever hours they
+    /// correct; only on the first page.
     entries: Vec<LedgerEntry>,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::{DateTime, Utc};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
@@ -18,9 +18,8 @@ const MOST_WAITING: usize = 8192;
 const BATCH: usize = 128;
 /// Number of records that are stored before other threads get their turn.
 const TURN: usize = 16;
-/// Deletes the records that are 400 days older than the newest one; the table's trigger refuses to delete others. A demo
-/// has a clock of its own, so that the machine's clock alone does not decide.
-const EXPIRE: &str = "DELETE FROM audit WHERE at_us <= MIN((SELECT MAX(at_us) FROM audit), unixepoch() * 1000000) - 400 * 86400 * 1000000";
+/// Minimum number of days for which records are kept.
+pub(in crate::store) const KEPT_DAYS: i64 = 400;
 
 /// The audit log. Clones share it.
 #[derive(Clone, Debug)]
@@ -45,8 +44,6 @@ struct Queue {
     unreported: Option<Unreported>,
     /// Error of the last attempt to store records; `None` if it succeeded.
     fault: Option<String>,
-    /// Day on which expired records were deleted last.
-    expired_on: Option<NaiveDate>,
 }
 
 #[derive(Debug)]
@@ -213,22 +210,22 @@ fn store_batch(db: Result<&mut Connection, StoreError>, queue: &Mutex<Queue>) ->
         queue.planned = queue.planned.saturating_sub(count).min(queue.waiting.len() - count);
         queue.waiting.drain(..count).collect()
     };
-    let (count, Some(last)) = (batch.len(), batch.last().map(|record| record.at)) else { return Ok(0) };
-    let stored = db.and_then(|db| append(db, &batch).map(|()| db));
+    let count = batch.len();
+    if count == 0 {
+        return Ok(0);
+    }
+    let stored = db.and_then(|db| append(db, &batch));
     let mut queue = lock(queue);
     queue.in_progress = 0;
-    let db = match stored {
-        Ok(db) => db,
-        Err(error) => {
-            if queue.fault.is_none() {
-                tracing::error!("audit log: {count} records cannot be stored now: {error}");
-            }
-            queue.fault = Some(error.to_string());
-            queue.planned = 0;
-            batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
-            return Err(error);
+    if let Err(error) = stored {
+        if queue.fault.is_none() {
+            tracing::error!("audit log: {count} records cannot be stored now: {error}");
         }
-    };
+        queue.fault = Some(error.to_string());
+        queue.planned = 0;
+        batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
+        return Err(error);
+    }
     queue.fault = None;
     if let Some(Unreported { count, at, why }) = queue.unreported.take() {
         let lost = AuditRecord {
@@ -239,14 +236,6 @@ fn store_batch(db: Result<&mut Connection, StoreError>, queue: &Mutex<Queue>) ->
             ..AuditRecord::new(at, DAEMON, AuditAction::LoseRecords)
         };
         queue.waiting.push_back(lost);
-    }
-    let today = last.date_naive();
-    if queue.expired_on != Some(today) {
-        queue.expired_on = Some(today);
-        drop(queue);
-        if let Err(error) = expire(db) {
-            tracing::warn!("audit log: cannot delete records older than 400 days: {error}");
-        }
     }
     Ok(count)
 }
@@ -265,9 +254,10 @@ fn append(db: &mut Connection, batch: &[AuditRecord]) -> Result<(), StoreError> 
     Ok(tx.commit()?)
 }
 
-/// Deletes the records that are 400 days old.
-pub(in crate::store) fn expire(db: &mut Connection) -> Result<(), StoreError> {
-    rows::execute(db, EXPIRE, []).map(drop)
+/// Deletes the records with numbers below `first_kept`. The table's trigger refuses to delete one that is not
+/// [`KEPT_DAYS`] days old.
+pub(in crate::store) fn expire(db: &Connection, first_kept: i64) -> Result<(), StoreError> {
+    rows::execute(db, "DELETE FROM audit WHERE id < ?1", [first_kept]).map(drop)
 }
 
 fn page(db: &Connection, query: &AuditQuery) -> Result<AuditPage, StoreError> {

@@ -11,7 +11,7 @@ mod record;
 pub use log::{AuditLog, AuditPage, AuditQuery};
 pub use record::{AuditAction, AuditOutcome, AuditRecord, AuditState, DAEMON};
 
-pub(super) use log::expire;
+pub(super) use log::{KEPT_DAYS, expire};
 
 #[cfg(test)]
 mod tests;

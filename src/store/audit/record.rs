@@ -56,9 +56,10 @@ pub enum AuditAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
-    /// What was requested is in force: a GPU's limit was read back. No driver reports locked clocks; these were accepted.
+    /// The requested state is in force: a GPU's limit was read back. No driver reports locked clocks; these were
+    /// accepted.
     Enforced,
-    /// The request was accepted, but what was requested is not in force; `after` has what is.
+    /// The request was accepted, but another state is in force: the one in `after`.
     NotEnforced,
     /// A rule of wattune refused the request; `reason` has the rule.
     Refused,
@@ -104,7 +105,7 @@ pub struct AuditState {
 pub struct AuditRecord {
     /// Time at which the outcome was known.
     pub at: DateTime<Utc>,
-    /// Who acted: the caller of a request, `wattune` for the daemon itself, or `external writer`.
+    /// Actor: the caller of a request, `wattune` for the daemon itself, or `external writer`.
     pub who: String,
     /// Kind of the action.
     pub action: AuditAction,

@@ -26,10 +26,6 @@ const CHANGED_ROWS: &str = "the database was changed by another program: interva
 const CHANGED_RECORD: &str = "the database was changed by another program: the record of the open block was edited or \
                               deleted, so that intervals and checkpoints since the last close may be missing";
 
-/// First version of the tables in which the digest of a checkpoint (counter reading up to which energy is recorded)
-/// covers all columns.
-const ALL_COLUMNS: i64 = 13;
-
 /// Returns the devices whose checkpoints (counter readings up to which energy is recorded) are not as wattune wrote
 /// them, each with what is wrong.
 pub(super) fn changed_checkpoints(
@@ -88,12 +84,15 @@ pub(super) fn changed_rows(open: &OpenBlock, tx: &Connection) -> Result<Option<S
     Ok(Some(format!("block {} {end}, but rows up to {} were written: some are missing", open.block, open.rows)))
 }
 
-/// Adds the digests and the record of the open block, which tables of the earlier version `version` lack.
-pub(in crate::store) fn cover_old_rows(tx: &Connection, version: i64) -> Result<(), StoreError> {
+/// Deletes the digests of checkpoints (counter readings up to which energy is recorded), because they do not cover the
+/// columns that the present migration adds. [`cover_old_rows`] adds them again.
+pub(in crate::store) fn reset_checkpoint_digests(tx: &Connection) -> Result<(), StoreError> {
+    rows::execute(tx, "UPDATE checkpoints SET hash = NULL", []).map(drop)
+}
+
+/// Adds the digests and the record of the open block, which tables of earlier versions lack.
+pub(in crate::store) fn cover_old_rows(tx: &Connection) -> Result<(), StoreError> {
     chain_old_rows(tx)?;
-    if version < ALL_COLUMNS {
-        rows::execute(tx, "UPDATE checkpoints SET hash = NULL", [])?;
-    }
     digest_old_checkpoints(tx)?;
     OpenBlock::of_rows(tx)?.write(tx)
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::chain::{INTERVAL, append_entry};
+use super::chain::{INTERVAL, append_entry, closed_blocks};
 use super::settlements;
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
@@ -50,6 +50,11 @@ pub struct CorrectionResult {
     pub devices: BTreeSet<DeviceId>,
     /// Hours whose emissions have to be computed again.
     pub hours: Vec<DateTime<Utc>>,
+    /// Number of further intervals that match the request and did not change, because their block (intervals of about an
+    /// hour) is still open.
+    pub open_rows: u64,
+    /// Energy of the intervals that `open_rows` counts.
+    pub open_energy: Millijoules,
 }
 
 /// Reason why nothing was corrected.
@@ -112,8 +117,8 @@ impl Store {
         self.short_reads.run(newest).await
     }
 
-    /// Returns the jobs whose newest outcome (the savings of an ended job) no longer counts, because a later correction
-    /// changed their energy, and can be replaced, because their energy per minute is still there.
+    /// Returns the jobs whose recorded savings a later correction made obsolete and whose rows per minute still exist, so
+    /// that the savings can be estimated again.
     pub async fn outdated_outcomes(&self) -> Result<BTreeSet<JobId>, StoreError> {
         let outdated = |db: &mut Connection| {
             let tx = db.transaction()?;
@@ -155,12 +160,15 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
         let hour = rows::time(hour)?.format("%FT%H:%MZ").to_string();
         return Err(CorrectionError::RolledUp { hour });
     }
-    let sql = format!(
-        "SELECT id, {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?2 AND end_us <= ?2 AND share = ?3 \
-         AND job_id IS ?4 AND (?5 IS NULL OR device = ?5) \
-         AND block <= (SELECT MAX(block) FROM balances) ORDER BY id"
-    );
-    let corrected = rows::all(&tx, &sql, params![start, end, share, job, device], corrected)?;
+    let closed = closed_blocks(&tx)?;
+    let meant = "start_us >= ?1 AND start_us < ?2 AND end_us <= ?2 AND share = ?3 AND job_id IS ?4 \
+                 AND (?5 IS NULL OR device = ?5)";
+    let columns = params![start, end, share, job, device, closed];
+    let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE {meant} AND block <= ?6 ORDER BY id");
+    let corrected = rows::all(&tx, &sql, columns, corrected)?;
+    let sql = format!("SELECT COUNT(*), COALESCE(SUM(energy_mj), 0) FROM intervals WHERE {meant} AND block > ?6");
+    let sum = |row: &Row<'_>| Ok((rows::number(row, 0)?, rows::from_i64(row.get(1)?)?));
+    let (open_rows, open_energy) = rows::one(&tx, &sql, columns, sum)?;
     if corrected.is_empty() {
         let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
         let known: Vec<String> = rows::all(&tx, sql, [], rows::first)?;
@@ -195,7 +203,7 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
     });
     let seq = append_entry(&tx, &entry)?;
     tx.commit()?;
-    Ok(CorrectionResult { entry: rows::unsigned(seq)?, rows: count, energy, devices, hours })
+    Ok(CorrectionResult { entry: rows::unsigned(seq)?, rows: count, energy, devices, hours, open_rows, open_energy })
 }
 
 fn corrected(row: &Row<'_>) -> Result<Corrected, StoreError> {

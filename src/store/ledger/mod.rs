@@ -29,7 +29,7 @@ pub use page::{LedgerPage, LedgerRow};
 pub use totals::SettledTotal;
 
 pub(super) use chain::append_entry;
-pub(super) use changes::cover_old_rows;
+pub(super) use changes::{cover_old_rows, reset_checkpoint_digests};
 
 #[cfg(test)]
 mod tests;

@@ -36,7 +36,7 @@ pub struct OpenIntervalRecord {
 /// Last sign of life of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastSeen {
-    /// Time of the last sign of life.
+    /// Time of the daemon's last checkpoint.
     pub at: DateTime<Utc>,
     /// Id of the machine's boot, which changes when the machine restarts.
     pub boot_id: String,

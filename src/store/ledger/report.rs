@@ -10,7 +10,7 @@ use rusqlite::{Connection, Row, ToSql, params};
 use serde::Deserialize;
 
 use super::blocks::device_balance;
-use super::chain::INTERVAL;
+use super::chain::{INTERVAL, closed_blocks};
 use super::correct::{corrections_within, newest_corrections};
 use super::lines;
 use super::restated::settlement_state;
@@ -24,7 +24,7 @@ use wattune_core::ledger::confidence::ConfidenceInterval;
 use wattune_core::ledger::entry::{Entry, Settlement, Terms};
 use wattune_core::ledger::hour::has_begun;
 use wattune_core::ledger::presence_entries::PresenceChange;
-use wattune_core::ledger::report::span::{add_open, first_of, searched_from};
+use wattune_core::ledger::report::span::{add_open, first_of, last_hour, searched_from, searched_until};
 use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
     self, BoundaryPeriod, DeviceBalance, Gap, JobFacts, LedgerData, NewestOutcome, Owner, Report, ReportRequest, Saved,
@@ -93,6 +93,7 @@ fn ledger_data(tx: &Connection, request: &ReportRequest) -> Result<LedgerData, S
         devices: balances(tx, span)?,
         gaps: gaps(tx, span)?,
         first_seen: first_seen(tx, &open)?,
+        last_seen: last_seen(tx)?,
         terms,
         synthetic: sources.iter().any(|(name, _)| is_synthetic(name)),
         sources,
@@ -421,4 +422,34 @@ fn first_seen(tx: &Connection, open: &[Interval]) -> Result<BTreeMap<DeviceId, D
     }
     add_open(&mut first, open);
     Ok(first)
+}
+
+/// Returns the end of the last hour in which each device used energy, in the open block (intervals since the last
+/// close) or before.
+fn last_seen(tx: &Connection) -> Result<BTreeMap<DeviceId, DateTime<Utc>>, StoreError> {
+    let of_device = |row: &Row<'_>| Ok::<_, StoreError>((rows::device(row)?, rows::time(row.get(1)?)?));
+    let sql = "SELECT device, MAX(start_us) FROM intervals WHERE block > ?1 GROUP BY device";
+    let open: BTreeMap<DeviceId, DateTime<Utc>> =
+        rows::all(tx, sql, [closed_blocks(tx)?], of_device)?.into_iter().collect();
+    // From the device's last day with energy back, the last interval is found without a scan, as in `first_seen`. A
+    // device's rolled-up hours are older than its minutes: a new device has none, and the search for one would read all
+    // rolled-up hours.
+    let sql =
+        "SELECT device, MAX(day_us) FROM balance_days WHERE jobs_mj + idle_mj + unattributed_mj > 0 GROUP BY device";
+    let mut starts: BTreeMap<DeviceId, Vec<DateTime<Utc>>> = BTreeMap::new();
+    for (device, day) in rows::all(tx, sql, [], of_device)? {
+        let until = params![searched_until(day).timestamp_micros(), device.as_str()];
+        let time = |row: &Row<'_>| rows::time(row.get(0)?);
+        let sql = "SELECT start_us FROM intervals WHERE start_us < ?1 AND device = ?2 ORDER BY start_us DESC LIMIT 1";
+        let mut last = rows::optional(tx, sql, until, time)?;
+        if last.is_none() {
+            let sql = "SELECT hour_us FROM rolled_up WHERE hour_us < ?1 AND device = ?2 ORDER BY hour_us DESC LIMIT 1";
+            last = rows::optional(tx, sql, until, time)?;
+        }
+        starts.entry(device).or_default().extend(last);
+    }
+    for (device, start) in open {
+        starts.entry(device).or_default().push(start);
+    }
+    Ok(starts.into_iter().filter_map(|(device, starts)| Some((device, last_hour(starts)?))).collect())
 }

@@ -2,25 +2,25 @@
 //! change.
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, params};
 
-use super::chain::{INTERVAL, append_entry, share_key};
+use super::chain::{INTERVAL, append_entry, closed_blocks, share_key};
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::JobId;
-use wattune_core::ledger::block::{self, cells};
+use wattune_core::ledger::block::cells;
 use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
-    /// Rolls up the oldest blocks (intervals of about an hour each) that were closed before `before`, at most `most`
+    /// Rolls up the oldest closed blocks (intervals of about an hour each) with numbers below `before`, at most `most`
     /// blocks. Returns the number of deleted rows. `at` is the current time.
-    pub async fn roll_up(&self, before: DateTime<Utc>, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
+    pub async fn roll_up(&self, before: u64, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
         self.write.run(move |db| roll_up(db, before, most, at)).await
     }
 
     /// Returns the jobs that have energy in the blocks (intervals of about an hour each) that [`Self::roll_up`]
     /// processes next.
-    pub async fn jobs_to_roll_up(&self, before: DateTime<Utc>, most: u32) -> Result<Vec<JobId>, StoreError> {
+    pub async fn jobs_to_roll_up(&self, before: u64, most: u32) -> Result<Vec<JobId>, StoreError> {
         let jobs = move |db: &mut Connection| {
             let tx = db.transaction()?;
             let Some((first, last)) = to_roll_up(&tx, before, most)? else { return Ok(Vec::new()) };
@@ -39,7 +39,7 @@ impl Store {
     }
 }
 
-fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
+fn roll_up(db: &mut Connection, before: u64, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
     let tx = writing(db)?;
     let Some((first, last)) = to_roll_up(&tx, before, most)? else { return Ok(0) };
     let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block BETWEEN ?1 AND ?2");
@@ -57,12 +57,11 @@ fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<U
     Ok(deleted)
 }
 
-/// Returns the numbers of the first and last block to roll up: the oldest blocks that still have intervals and were
-/// closed before `before`, among the next `most` blocks. `None` if there is no such block.
-fn to_roll_up(tx: &Connection, before: DateTime<Utc>, most: u32) -> Result<Option<(i64, i64)>, StoreError> {
+/// Returns the numbers of the first and last block to roll up: of the closed blocks that still have intervals and have
+/// numbers below `before`, the oldest ones, at most `most`. `None` if there is no such block.
+fn to_roll_up(tx: &Connection, before: u64, most: u32) -> Result<Option<(i64, i64)>, StoreError> {
     let first: Option<i64> = rows::one(tx, "SELECT MIN(block) FROM intervals", [], rows::first)?;
-    let Some(first) = first else { return Ok(None) };
-    let sql = "SELECT DISTINCT block, at_us FROM balances WHERE block >= ?1 AND block < ?1 + ?2 ORDER BY block";
-    let close = |row: &Row<'_>| Ok((row.get(0)?, rows::time(row.get(1)?)?));
-    Ok(block::to_roll_up(rows::all(tx, sql, [first, i64::from(most)], close)?, before))
+    let last = closed_blocks(tx)?.min(rows::signed(before)? - 1);
+    let last_of = |first: i64| last.min(first + i64::from(most) - 1);
+    Ok(first.map(|first| (first, last_of(first))).filter(|(first, last)| first <= last))
 }

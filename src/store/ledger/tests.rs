@@ -163,7 +163,7 @@ async fn totals_follow_published_values_and_every_version_stays() {
     let gone = (slot(0, 60), Intensity { value: GramsPerKwh::new(330.0), origin: Origin::Measured });
     store.withdraw_intensities(&answer(170), &[gone]).await.expect("written");
     assert!(settle(&store, 0, 170).await);
-    store.set_final_until(&SourceKey::of(&answer(0)), at(60)).await.expect("noted");
+    store.set_final_until(&SourceKey::of(&answer(0)), at(60), at(60)).await.expect("noted");
     assert!(!settle(&store, 0, 180).await, "it says the same");
     let total = of_day(&store).await.iter().find(|(share, _)| *share == job()).expect("the job's").1;
     assert_eq!((total.carbon.get(), total.state()), (4_000_000, "forecast"));
@@ -185,8 +185,8 @@ async fn a_roll_up_changes_no_total() {
     publish(&store, 121, 0, 300.0, Origin::Measured).await;
     assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await);
     let before = of_day(&store).await;
-    assert_eq!(store.roll_up(at(61), 10, at(130)).await.expect("rolled up"), 60);
-    assert_eq!(store.roll_up(at(61), 10, at(131)).await.expect("nothing more"), 0);
+    assert_eq!(store.roll_up(2, 10, at(130)).await.expect("rolled up"), 60);
+    assert_eq!(store.roll_up(2, 10, at(131)).await.expect("nothing more"), 0);
     assert_eq!(of_day(&store).await, before);
     assert!(!settle(&store, 0, 132).await, "the hour's energy is the same");
     let of_job = store.intervals_of(&JobId::new("job-1").expect("an id")).await.expect("read");
@@ -311,6 +311,86 @@ async fn differences_from_the_counter_are_reported() {
     store.append(&[row(61, Share::Idle, 5)], &[point(Millijoules::new(1_212), at(62))]).await.expect("written");
     store.close_block(at(120)).await.expect("closed");
     assert_eq!(verify(&lines(&store).await).expect("in order").differences.len(), 1);
+}
+
+fn point(device: DeviceId, minute: i64, mj: u64) -> Checkpoint {
+    let (at, counter, estimated) = (at(minute), Millijoules::new(mj), Millijoules::ZERO);
+    Checkpoint { device, counter, at, read_from: None, holders: vec![], rebased_mj: 0, estimated }
+}
+
+#[tokio::test]
+async fn a_removed_gpu_has_no_time_in_later_reports() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let removed = DeviceId::new("GPU-2").expect("an id");
+    let of_removed = Interval { device: removed.clone(), ..row(0, Share::Idle, 5) };
+    let points = [point(device(), 1, 5), point(removed, 1, 5)];
+    store.append(&[row(0, Share::Idle, 5), of_removed], &points).await.expect("written");
+    store.close_block(at(60)).await.expect("closed");
+    for (hour, mj) in [(1, 10), (2, 15)] {
+        let (minute, end) = (hour * 60, hour * 60 + 60);
+        store.append(&[row(minute, Share::Idle, 5)], &[point(device(), minute + 1, mj)]).await.expect("written");
+        store.close_block(at(end)).await.expect("closed");
+    }
+    for hour in 0..3 {
+        assert!(settle(&store, hour, 180).await);
+    }
+    let hours = async |from: i64, to: i64| {
+        let span = slot(from * 60, to * 60);
+        let (by, unit, restated_by_pct) = (report::Grouping::Device, None, 5.0);
+        let request = report::ReportRequest { by, span, unit, restated_by_pct, now: at(180) };
+        let made = store.report(request).await.expect("read");
+        let of_rows: f64 = made.rows.iter().map(|row| row.occupied.get()).sum();
+        (made.total.occupied.get() / 3600.0, of_rows / 3600.0)
+    };
+    for (before, rolled) in [(0, 0), (4, 4)] {
+        assert_eq!(store.roll_up(before, 10, at(180)).await.expect("rolled up"), rolled);
+        assert_eq!(hours(1, 3).await, (2.0, 2.0), "GPU-1");
+        assert_eq!(hours(0, 3).await, (4.0, 4.0), "GPU-1, and GPU-2 for an hour");
+    }
+}
+
+#[tokio::test]
+async fn a_correction_counts_what_the_open_block_has_of_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    store.append(&[row(0, Share::Unattributed, 5)], &[]).await.expect("written");
+    store.close_block(at(60)).await.expect("closed");
+    let open = [row(61, Share::Unattributed, 7), row(62, Share::Idle, 9), row(63, Share::Unattributed, 11)];
+    store.append(&open, &[]).await.expect("written");
+    let (span, at) = (slot(0, 63), at(64));
+    let (from, to, who, why) = (Share::Unattributed, Share::Idle, "ada".to_owned(), "known since".to_owned());
+    let request = CorrectionRequest { device: None, span, from, to, who, why, at };
+    let done = store.correct(&request).await.expect("corrected");
+    assert_eq!((done.rows, done.energy.get(), done.open_rows, done.open_energy.get()), (1, 5, 1, 7));
+}
+
+#[tokio::test]
+async fn a_wrong_clock_neither_rolls_up_recent_minutes_nor_stops_the_roll_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let day = 24 * 60;
+    let roll_up = async |now: i64| {
+        store.begin_day(at(now)).await.expect("noted");
+        let before = store.first_block_kept(2).await.expect("read");
+        store.roll_up(before, 24, at(now)).await.expect("rolled up")
+    };
+    let close = async |minute: i64, closed: i64| {
+        store.append(&[row(minute, Share::Idle, 5)], &[]).await.expect("written");
+        store.close_block(at(closed)).await.expect("closed").expect("has rows");
+    };
+    assert_eq!(roll_up(0).await, 0);
+    close(0, 60).await;
+    // Ten years ahead, for a start that closes a block, and then right again.
+    assert_eq!(roll_up(3650 * day).await, 0, "one wrong date makes nothing old");
+    close(60, 3650 * day).await;
+    assert_eq!(roll_up(120).await, 0);
+    close(120, 180).await;
+    let mut rolled = Vec::new();
+    for days in 1..=6 {
+        rolled.push(roll_up(days * day).await);
+    }
+    assert_eq!(rolled, [0, 0, 0, 0, 1, 2], "two days are kept, and up to three more");
 }
 
 #[tokio::test]

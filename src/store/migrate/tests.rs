@@ -6,6 +6,7 @@ use rusqlite::params;
 
 use super::*;
 use crate::store::{FILE_NAME, Store};
+use wattune_core::ledger::chain::Digest;
 
 /// Contents of the former table in its last version: version, description and SHA-384 digest of each migration file.
 const FORMER: [(i64, &str, &str); 11] = [
@@ -116,6 +117,21 @@ async fn a_database_of_any_version_before_is_migrated_and_keeps_its_rows() {
         let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
         assert_eq!((own_version(&db).expect("read"), count(&db, "SELECT COUNT(*) FROM jobs")), (Some(latest()), 1));
     }
+}
+
+#[tokio::test]
+async fn checkpoints_of_version_12_do_not_count_as_changed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // The digest of that version covers one column less.
+    let columns = serde_json::to_string(&("GPU-0", 5000, 1_000_000, "[]", 0, None::<&str>)).expect("plain data");
+    let sql =
+        "INSERT INTO checkpoints (device, counter_mj, at_us, holders, hash) VALUES ('GPU-0', 5000, 1000000, '[]', ?1)";
+    former(dir.path(), 12).execute(sql, params![Digest::of(columns).as_bytes()]).expect("written");
+    let store = Store::open(dir.path()).await.expect("opens");
+    store.set_changes_aside(chrono::DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(1)).await.expect("compared");
+    assert!(store.newest_entry("lost").await.expect("read").is_none());
+    assert_eq!(store.checkpoints().await.expect("read").len(), 1);
+    store.close().await;
 }
 
 #[tokio::test]

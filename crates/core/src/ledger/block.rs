@@ -28,15 +28,6 @@ pub fn closes_of(span: &Slot) -> (DateTime<Utc>, DateTime<Utc>) {
     (span.start() + MAX_CLOSE_DELAY, span.end() + MAX_CLOSE_DELAY)
 }
 
-/// Returns the numbers of the first and last block (intervals of about an hour) whose rows may be rolled up to hours:
-/// all blocks before the first one that was closed at or after `before`; `None` if there are none. `closes` holds
-/// number and close time of each block in order, from the first block that still has rows.
-pub fn to_roll_up(closes: impl IntoIterator<Item = (i64, DateTime<Utc>)>, before: DateTime<Utc>) -> Option<(i64, i64)> {
-    let mut old = closes.into_iter().take_while(|(_, at)| *at < before).map(|(block, _)| block);
-    let first = old.next()?;
-    Some((first, old.last().unwrap_or(first)))
-}
-
 /// Energy of a device as the device's energy counter shows it, to be compared with the sum of the device's recorded
 /// rows; in millijoules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,16 +168,6 @@ mod tests {
             let close = at(minute);
             assert_eq!(after < close && close <= through, day_of_close(close) == day, "{close}");
         }
-    }
-
-    #[test]
-    fn blocks_before_the_first_recent_one_are_rolled_up() {
-        let closes = [(4, at(240)), (5, at(300)), (6, at(360))];
-        assert_eq!(to_roll_up(closes, at(360)), Some((4, 5)));
-        assert_eq!(to_roll_up(closes, at(361)), Some((4, 6)));
-        assert_eq!(to_roll_up(closes, at(240)), None);
-        // The clock was set back, so block 5 has an old close time: it waits for block 4, which is recent.
-        assert_eq!(to_roll_up([(4, at(500)), (5, at(300))], at(400)), None);
     }
 
     #[test]

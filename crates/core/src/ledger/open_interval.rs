@@ -1,7 +1,7 @@
 //! Open intervals, whose energy is still being metered; the ledger rows that are created when an interval closes; and
 //! the rows for energy of unmonitored times.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::apportion::{by_hour, by_time};
 use super::attribution::AttributionRule;
@@ -16,6 +16,9 @@ const MIN_DURATION: Seconds = Seconds::new(0.2);
 
 /// Difference between wall clock and monotonic clock above which the wall clock counts as having been set.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
+
+/// Longest plausible time between two readings of a counter.
+pub const LONGEST_GAP: TimeDelta = TimeDelta::days(366);
 
 /// Open interval of one device: the time since the last close, whose energy is still being metered. Pure. Durations
 /// come from the monotonic clock, start and end times from the wall clock.
@@ -161,6 +164,10 @@ pub struct OccupancySpan {
 /// did not answer. The time is divided wherever a job in `occupancy` begins or ends, and the energy is divided over
 /// these parts in proportion to their durations. The energy of each part is attributed to the jobs that are on the
 /// device throughout the part; without a job it is unattributed.
+///
+/// If the times show that the wall clock was set meanwhile, the energy is recorded right before `to`, for the jobs
+/// without an end, because the ends of other jobs are unknown: in one second if `to` is not later than `from`, and in an
+/// hour if more than [`LONGEST_GAP`] lies between them.
 pub fn gap_intervals(
     device: &DeviceId,
     from: DateTime<Utc>,
@@ -169,10 +176,9 @@ pub fn gap_intervals(
     occupancy: &[OccupancySpan],
 ) -> Vec<Interval> {
     let (from, to) = (to_micros(from), to_micros(to));
-    let within = Slot::new(from, to);
-    // If the wall clock was set back meanwhile, the energy is recorded in the second before `to`, for the jobs without
-    // an end: the ends of other jobs are unknown.
-    let Some(slot) = within.or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to)) else { return Vec::new() };
+    let within = Slot::new(from, to).filter(|_| to - from <= LONGEST_GAP);
+    let instead = if from < to { TimeDelta::hours(1) } else { TimeDelta::seconds(1) };
+    let Some(slot) = within.or_else(|| Slot::new(to - instead, to)) else { return Vec::new() };
     let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = occupancy
         .iter()
         .filter_map(|span| match within {
@@ -334,8 +340,10 @@ mod tests {
             [(a, 30.0, 300), (Share::Unattributed, 40.0, 400), (b.clone(), 30.0, 300)]
         );
         assert_eq!(rows_of(200.0, 300.0, 5), [(b.clone(), 100.0, 5)]);
-        // The wall clock was set back: the ends of jobs are unknown.
-        assert_eq!(rows_of(200.0, 150.0, 5), [(b, 1.0, 5)]);
+        // The wall clock was set back, or years ahead: the ends of jobs are unknown.
+        assert_eq!(rows_of(200.0, 150.0, 5), [(b.clone(), 1.0, 5)]);
+        let years = 20.0 * 366.0 * 86_400.0;
+        assert_eq!(rows_of(100.0, years, 5), [(b, 3600.0, 5)]);
         assert_eq!(rows_of(100.0, 200.0, 0), []);
     }
 

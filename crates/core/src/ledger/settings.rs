@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::chain::Digest;
 use super::entry::{Boundary, Embodied, METHOD, Terms};
 use crate::domain::check_intensity;
-use crate::units::{GramsPerKwh, Short};
+use crate::units::{GramsPerKwh, Seconds, Short};
 
 /// Settings of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ use crate::units::{GramsPerKwh, Short};
 pub struct Settings {
     /// Name of the node in the ledger; without a setting, the host's name.
     pub node: Option<String>,
-    /// Age in days at which intervals are rolled up to hours: 1 to 36525.
+    /// Age at which intervals are rolled up to hours, in days on which the daemon ran: 1 to 36525.
     pub keep_intervals_days: f64,
     /// Ratio of the node's energy to the devices' energy: 1 to 10.
     pub node_factor: Option<f64>,
@@ -144,9 +144,10 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns the time for which intervals are kept before they are rolled up to hours.
-    pub fn keep(&self) -> TimeDelta {
-        crate::units::Seconds::new(self.keep_intervals_days * 86_400.0).to_delta()
+    /// Returns the number of days for which intervals are kept before they are rolled up to hours.
+    pub fn keep_days(&self) -> i64 {
+        let keep = Seconds::new(self.keep_intervals_days * 86_400.0).to_delta();
+        (keep + TimeDelta::days(1) - TimeDelta::microseconds(1)).num_days()
     }
 
     /// Returns the accounting boundary: factors and figures for what the devices' own meters do not measure.

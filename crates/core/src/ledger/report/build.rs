@@ -14,6 +14,7 @@ use super::whole_job::WholeJob;
 use crate::domain::{DeviceId, DeviceKind, GpuId, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::apportion::day_of;
+use crate::ledger::block::DeviceBalance;
 use crate::ledger::entry::{Boundary, Embodied};
 use crate::units::{GramsCo2e, Joules, Millijoules, Samples, Seconds};
 
@@ -191,12 +192,18 @@ impl<'a> ReportBuilder<'a> {
 
     fn add_holding_times(&mut self) {
         let Some(recorded_span) = &self.data.recorded_span else { return };
-        let mut gpus: BTreeSet<DeviceId> = self.data.devices.iter().map(|d| d.device.clone()).collect();
+        // A GPU that was removed keeps its checkpoint, and so has balances without energy.
+        let used = |d: &&DeviceBalance| d.jobs + d.idle + d.unattributed > Millijoules::ZERO;
+        let mut gpus: BTreeSet<DeviceId> = self.data.devices.iter().filter(used).map(|d| d.device.clone()).collect();
         let there = self.data.jobs.iter().filter(|job| job.ran_within(&self.request.span));
         gpus.extend(there.flat_map(|job| &job.gpus).map(DeviceId::from));
         gpus.retain(|device| device.kind() == DeviceKind::Gpu);
-        let first = |device: DeviceId| Some((device.clone(), *self.data.first_seen.get(&device)?));
-        let gpus: BTreeMap<DeviceId, DateTime<Utc>> = gpus.into_iter().filter_map(first).collect();
+        let in_node = |device: DeviceId| {
+            let first = *self.data.first_seen.get(&device)?;
+            let last = self.data.last_seen.get(&device).copied().unwrap_or(DateTime::<Utc>::MAX_UTC);
+            Some((device, Slot::new(first, last)?))
+        };
+        let gpus: BTreeMap<DeviceId, Slot> = gpus.into_iter().filter_map(in_node).collect();
         for period in &self.data.periods {
             let Some(part) = period.span.intersection(recorded_span) else { continue };
             for hold in holding_times(&self.data.jobs, &gpus, &part) {

@@ -19,13 +19,12 @@ pub(super) struct HoldingTime<'a> {
     pub(super) time: Seconds,
 }
 
-/// Returns the times for which each GPU had a job, or had none, within `span`. `gpus` holds the time of each GPU's
-/// first reading; earlier time does not count. If several jobs are on a GPU, the time is divided evenly between them,
-/// so that the times of a GPU add up to the time from its first reading, or the span's start if later, to the span's
-/// end.
+/// Returns the times for which each GPU had a job, or had none, within `span`. `gpus` holds the time in which each GPU
+/// was in the node; other time does not count. If several jobs are on a GPU, the time is divided evenly between them, so
+/// that the times of a GPU add up to its time in the node within the span.
 pub(super) fn holding_times<'a>(
     jobs: &'a [JobFacts],
-    gpus: &'a BTreeMap<DeviceId, DateTime<Utc>>,
+    gpus: &'a BTreeMap<DeviceId, Slot>,
     span: &Slot,
 ) -> Vec<HoldingTime<'a>> {
     let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = gpus.keys().map(|b| (b, Vec::new())).collect();
@@ -39,9 +38,7 @@ pub(super) fn holding_times<'a>(
     }
     let mut found = Vec::new();
     for (device, mut of_gpu) in holders {
-        let Some(span) = gpus.get(device).and_then(|first| Slot::new(span.start().max(*first), span.end())) else {
-            continue;
-        };
+        let Some(span) = gpus.get(device).and_then(|there| there.intersection(span)) else { continue };
         of_gpu.retain(|(slot, _)| slot.intersection(&span).is_some());
         of_gpu.sort_by_key(|(slot, _)| *slot);
         let ends = of_gpu.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]);

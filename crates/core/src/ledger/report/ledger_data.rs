@@ -174,6 +174,8 @@ pub struct LedgerData {
     pub synthetic: bool,
     /// Time of the first reading of each device; devices that were never read are missing.
     pub first_seen: BTreeMap<DeviceId, DateTime<Utc>>,
+    /// End of the last hour in which each device used energy, at any time; devices that never used any are missing.
+    pub last_seen: BTreeMap<DeviceId, DateTime<Utc>>,
     /// Time from the start of the first to the end of the last hour with energy; absent without energy.
     pub recorded_span: Option<Slot>,
     /// Number of hours in the report's span that have energy.

@@ -82,6 +82,19 @@ pub fn first_of(
     [minute, hour].into_iter().flatten().min()
 }
 
+/// Returns the time up to which to search for a device's last interval: an hour after `last_day`, the last day with
+/// energy in an energy balance of the device. The balance is of a block that is closed on that day, or within ten
+/// minutes after it.
+pub fn searched_until(last_day: DateTime<Utc>) -> DateTime<Utc> {
+    last_day + TimeDelta::days(1) + TimeDelta::hours(1)
+}
+
+/// Returns the end of the last hour in which a device used energy: of the latest of some starts of its rows and of its
+/// rolled-up hours; `None` without any. Hours are exact enough, and do not change when rows are rolled up.
+pub fn last_hour(starts: impl IntoIterator<Item = DateTime<Utc>>) -> Option<DateTime<Utc>> {
+    starts.into_iter().max().map(|start| hour_of(start) + TimeDelta::hours(1))
+}
+
 /// Sets the time in `first` of each device to the start of the device's first row in the open block, if that is earlier
 /// or `first` has no time for the device.
 pub fn add_open(first: &mut BTreeMap<DeviceId, DateTime<Utc>>, open: &[Interval]) {

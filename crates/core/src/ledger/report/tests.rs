@@ -95,6 +95,7 @@ pub(super) fn data(periods: Vec<BoundaryPeriod>, jobs: Vec<JobFacts>) -> LedgerD
         devices: Vec::new(),
         gaps: Vec::new(),
         first_seen: (0..4).map(|n| (device(n), at(0))).collect(),
+        last_seen: BTreeMap::new(),
         terms: vec![terms(boundary)],
         sources: Vec::new(),
         synthetic: false,
@@ -297,6 +298,24 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let mut never = report.data.clone();
     never.first_seen.clear();
     assert_eq!(build(report.request.clone(), never).total.occupied, Seconds::ZERO);
+    // It has none after the last hour with its energy, and none at all in a span without energy and without a job on it.
+    let balance = |number, mj| DeviceBalance {
+        device: device(number),
+        counter_mj: Some(0),
+        jobs: Millijoules::ZERO,
+        idle: Millijoules::new(mj),
+        unattributed: Millijoules::ZERO,
+        integrated: Millijoules::ZERO,
+        unequal_blocks: 0,
+        difference_mj: 0,
+    };
+    let mut removed = report.data.clone();
+    removed.devices = vec![balance(0, 5), balance(1, 7)];
+    removed.last_seen = BTreeMap::from([(device(0), at(72)), (device(1), at(10))]);
+    let held = |data: &LedgerData| build(report.request.clone(), data.clone()).total.occupied;
+    assert_eq!(held(&removed), Seconds::new((72.0 + 10.0) * 3600.0));
+    removed.devices[1].idle = Millijoules::ZERO;
+    assert_eq!(held(&removed), Seconds::new(72.0 * 3600.0));
     // A new declaration of embodied emissions counts from its time on; without one for part of the time there is no
     // sum.
     let mut changed = report.data.clone();
