@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::confidence::{ConfidenceInterval, Errors, LEAST_FREEDOM, student};
 use super::counterfactual::{Comparison, CompletedWork, compare_with_waits};
+use super::figures::Figures;
 use super::pauses::pause_energy;
 use super::training_split::TrainingSplit;
 use super::waiting_times::WaitingTimes;
@@ -153,187 +154,241 @@ pub struct BatchEffect {
 /// Returns the reason if measurements, carbon intensities or pauses are too uncertain for a comparison.
 pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String> {
     let SavingInput { completed, account, series, with_larger_forecasts, waits } = known;
-    let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
-    if referred.is_empty() {
-        return Err("the job was not measured at the reference's power limit".into());
-    }
-    if referred.iter().any(|p| p.freedom < LEAST_FREEDOM) {
-        return Err("the reference's power limit was measured in too few windows for a confidence interval".into());
-    }
+    basis.check_references()?;
     if completed.samples <= Samples::ZERO || completed.active <= Seconds::ZERO {
         return Err("no samples were completed yet".into());
     }
     let pauses = pause_energy(account, basis.limit)?;
-    let with_pauses = |completed: &CompletedWork| CompletedWork { stalled_energy: pauses.mean, ..*completed };
-    let completed = &with_pauses(completed);
-    let training_split = basis.training_split(account);
-    let compared = |completed: &CompletedWork, points: &[Evidence], series: &CarbonSeries| {
-        basis.compared(completed, waits, &training_split, points, None, series)
+    let inputs = Inputs {
+        basis,
+        completed: CompletedWork { stalled_energy: pauses.mean, ..*completed },
+        waits,
+        training_split: basis.training_split(account),
+        points: &basis.points,
+        mix_draws: None,
+        series,
     };
-    let found = compared(completed, &basis.points, series).ok_or(
+    let found = inputs.compare().ok_or(
         "the carbon intensity is unknown for part of the time, or zero throughout: emissions cannot be compared",
     )?;
-    let mut errors: [Errors; FIGURES] = Default::default();
-    for (i, point) in basis.points.iter().enumerate() {
-        let moved = |moved: Evidence| {
-            let mut points = basis.points.clone();
-            points[i] = moved;
-            compared(completed, &points, series)
-        };
-        let faster = moved(Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point });
-        let hungrier = moved(Evidence { power: point.power * (1.0 + point.power_error), ..*point });
-        for moved in [faster, hungrier] {
-            let moved = moved.ok_or("the measurements at the reference are too uncertain for a comparison")?;
-            for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
-                sum.add(off, point.freedom.max(1.0));
-            }
-        }
+    let shifts = Shifts { inputs, found };
+    let mut errors = Figures::<Errors>::default();
+    for (shift, freedom) in shifts.by_measurements()? {
+        errors.add_shift(shift, freedom);
     }
-    // Work at other settings counts by its samples, whose number fluctuates like the throughput.
     if let Some(noise) = basis.noise {
-        let more = training_split.with_more_converted(noise.error_after(training_split.converted()));
-        let moved = basis.compared(completed, waits, &more, &basis.points, None, series);
-        let moved = moved.ok_or("the job's throughput fluctuates too much for a comparison")?;
-        for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
-            sum.add(off, noise.degrees_of_freedom().max(1.0));
-        }
+        errors.add_shift(shifts.by_noise(&noise)?, noise.degrees_of_freedom().max(1.0));
     }
-    let more = training_split.with_part_more(basis.uncertain_work / completed.samples);
-    let moved = basis.compared(completed, waits, &more, &basis.points, None, series);
-    let moved = moved.ok_or("too much of the work precedes a change of the job")?;
-    for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
-        sum.add(off / student(f64::INFINITY), f64::INFINITY);
-    }
-    let longer = CompletedWork { stalled_energy: pauses.mean + pauses.half, ..*completed };
-    let moved = compared(&longer, &basis.points, series).ok_or("the power in the job's own pauses is unknown")?;
-    let off = difference(&moved, &found);
-    if off[0].abs() > MAX_REDUCTION_ERROR_PCT {
-        return Err(format!(
-            "the power in the job's own pauses at the reference is uncertain: the reduction may be off by {:.1} \
-             percentage points",
-            off[0].abs()
-        ));
-    }
-    for (sum, off) in errors.iter_mut().zip(off) {
-        sum.add(off / student(f64::INFINITY), f64::INFINITY);
-    }
-    let suspended: Seconds = waits.suspensions.iter().map(Slot::duration).sum();
-    let present = (completed.active + completed.stalled - suspended).max(READING_OFFSET);
-    let missed = 1.0 + READING_OFFSET / present;
-    let hungrier = CompletedWork { energy: completed.energy * missed, carbon: completed.carbon * missed, ..*completed };
-    let moved = compared(&hungrier, &basis.points, series).ok_or("the job's energy is unknown")?;
-    for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
-        sum.add(off / student(f64::INFINITY), f64::INFINITY);
-    }
-    let off =
-        ambiguous_time_effect(completed, account, &found, &|completed| compared(completed, &basis.points, series))?;
-    for (sum, off) in errors.iter_mut().zip(off) {
-        sum.add(off / student(f64::INFINITY), f64::INFINITY);
-    }
+    errors.add_range(shifts.by_uncertain_work()?);
+    errors.add_range(shifts.by_pause_energy(pauses.half)?);
+    errors.add_range(shifts.by_reading_offset()?);
+    errors.add_range(shifts.by_unclear_time(account)?);
     let mut provisional = false;
     for (i, (completed, series)) in with_larger_forecasts.iter().enumerate() {
-        let moved = compared(&with_pauses(completed), &basis.points, series)
-            .ok_or("the carbon intensity is unknown for part of the time")?;
-        let off = difference(&moved, &found);
-        provisional |= off.iter().any(|off| *off != 0.0);
-        for (figure, (sum, off)) in errors.iter_mut().zip(off).enumerate() {
-            // The first entry, which shifts all forecasts, already covers the grams.
-            if i == 0 || figure != GRAMS {
-                sum.add(off, f64::INFINITY);
-            }
-        }
+        let shift = shifts.by_forecasts(completed, series)?;
+        provisional |= shift != Figures::default();
+        // The first entry, which shifts all forecasts, already covers the grams.
+        let shift = if i == 0 { shift } else { Figures { reduction_g: 0.0, ..shift } };
+        errors.add_shift(shift, f64::INFINITY);
     }
-    // If other sensors measured the points, the gain errors of the job's energy and of the points may be opposite.
-    let mut gains = [0.0; FIGURES];
-    if !basis.same_sensors {
-        let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
-        let points: Vec<Evidence> =
-            basis.points.iter().map(|point| Evidence { power: point.power * gain, ..*point }).collect();
-        let moved = compared(completed, &points, series).ok_or("the power at the reference is unknown")?;
-        gains = difference(&moved, &found);
-    }
-    let half = |i: usize| errors[i].half_width().hypot(gains[i]);
-    let figures = figures(&found);
-    let interval = |i: usize| ConfidenceInterval::about(figures[i], half(i));
-    // A constant mix that needs less power than measured would shift a part of the reduction from the timing effect to
-    // the energy effect.
-    let more = basis
-        .mix_at_least
-        .and_then(|least| basis.compared(completed, waits, &training_split, &basis.points, Some(least), series));
-    let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
-    let split = |i: usize, (low, high): (f64, f64)| {
-        let (mean, half) = (figures[i], half(i));
-        let known = !basis.mix.is_empty() && basis.mix_is_known();
-        known.then(|| ConfidenceInterval { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
-    };
-    let has_waits = *waits != WaitingTimes::default();
+    let gains = if basis.same_sensors { Figures::default() } else { shifts.by_sensor_gain()? };
+    let half = errors.zip(gains, |errors, gain| errors.half_width().hypot(gain));
+    let intervals = Figures::of(&found).zip(half, ConfidenceInterval::about);
+    let more = shifts.energy_effect_missed();
+    let (energy, timing) = (intervals.energy_effect_pct, intervals.timing_effect_pct);
+    let energy = ConfidenceInterval { high: energy.mean + half.energy_effect_pct.hypot(more), ..energy };
+    let timing = ConfidenceInterval { low: timing.mean - half.timing_effect_pct.hypot(more), ..timing };
+    let (has_waits, mix_is_known) = (*waits != WaitingTimes::default(), basis.mix_is_known());
     Ok(Saving {
         time_at_reference_s: found.time_at_reference,
         energy_at_reference_j: found.energy_at_reference,
         carbon_at_reference_g: found.carbon_at_reference,
-        carbon_reduction_pct: interval(0),
-        carbon_reduction_g: interval(1).with_gain(SENSOR_GAIN),
-        time_increase_pct: interval(2),
-        start_effect_pct: has_waits.then(|| interval(5)),
-        suspension_effect_pct: has_waits.then(|| interval(6)),
-        energy_effect_pct: split(3, (0.0, more)),
-        timing_effect_pct: split(4, (more, 0.0)),
+        carbon_reduction_pct: intervals.reduction_pct,
+        carbon_reduction_g: intervals.reduction_g.with_gain(SENSOR_GAIN),
+        time_increase_pct: intervals.time_increase_pct,
+        start_effect_pct: has_waits.then_some(intervals.start_effect_pct),
+        suspension_effect_pct: has_waits.then_some(intervals.suspension_effect_pct),
+        energy_effect_pct: mix_is_known.then_some(energy),
+        timing_effect_pct: mix_is_known.then_some(timing),
         provisional,
     })
 }
 
-/// Returns the change of each of the [`figures`] if all time that may be training or pauses (`account.unclear_time`)
-/// were pauses, at the job's mean power; the reason why the saving is unknown if the change is too large.
-fn ambiguous_time_effect(
-    completed: &CompletedWork,
-    account: &ProgressAccount,
-    found: &Comparison,
-    compared: &dyn Fn(&CompletedWork) -> Option<Comparison>,
-) -> Result<[f64; FIGURES], String> {
-    let unclear_time = account.unclear_time.min(completed.active * 0.5);
-    let energy = completed.energy * (unclear_time / (completed.active + completed.stalled));
-    let paused = CompletedWork {
-        active: completed.active - unclear_time,
-        stalled: completed.stalled + unclear_time,
-        stalled_energy: completed.stalled_energy + energy,
-        ..*completed
-    };
-    let moved = compared(&paused).ok_or("the job's own pauses cannot be distinguished from training")?;
-    let off = difference(&moved, found);
-    if off[0].abs() > MAX_REDUCTION_ERROR_PCT || off[2].abs() > MAX_TIME_ERROR_PCT {
-        return Err(format!(
-            "{:.0} s may be training or the job's own pauses: progress reports are too far apart to distinguish them",
-            unclear_time.get()
-        ));
+/// Inputs of a comparison of a job with its reference, all taken as exact.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    basis: &'a SavingBasis,
+    /// Work of the job, with the energy of its own pauses at the reference.
+    completed: CompletedWork,
+    waits: &'a WaitingTimes,
+    training_split: TrainingSplit,
+    /// Measurements at the settings of `basis.points`.
+    points: &'a [Evidence],
+    /// Power of the best constant mix; if absent, this power is computed from `points`.
+    mix_draws: Option<Watts>,
+    series: &'a CarbonSeries,
+}
+
+impl Inputs<'_> {
+    /// Compares the job with the reference. Returns `None` where [`compare_with_waits`] does, or if the reference has
+    /// no throughput.
+    fn compare(&self) -> Option<Comparison> {
+        let Self { basis, completed, waits, training_split, points, mix_draws, series } = *self;
+        let (mut time, mut energy) = (Seconds::ZERO, Joules::ZERO);
+        for (i, epoch) in basis.epochs.iter().enumerate() {
+            let point = points.get(epoch.point).filter(|p| p.throughput > SamplesPerSecond::ZERO)?;
+            let until = basis.epochs.get(i + 1).map_or(completed.samples, |next| next.from.min(completed.samples));
+            let spent = (until - epoch.from).max(Samples::ZERO) / point.throughput;
+            time += spent;
+            energy += point.power * spent;
+        }
+        if training_split.is_unslowed() && *waits == WaitingTimes::default() {
+            return Comparison::with_itself(&completed);
+        }
+        let at = training_split.at_reference(&completed, (time, energy))?;
+        let mix: Option<Vec<&Evidence>> = basis.mix.iter().map(|place| points.get(*place)).collect();
+        let mix = mix?;
+        // A deviation of the job from its profile affects the mix's power like the reference's.
+        let mixed = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).map(|mixed| mixed * at.scale);
+        let constant = |rate| mixed(rate).unwrap_or(at.power);
+        let reference = (at.throughput, at.power);
+        compare_with_waits(&completed, waits, reference, |rate| Some(constant(rate)), series)
     }
-    Ok(off)
 }
 
-const FIGURES: usize = 7;
-/// Index of the reduction in grams in [`figures`].
-const GRAMS: usize = 1;
-
-/// Returns the figures that have a confidence interval: reduction of emissions in percent and in grams, time increase,
-/// energy effect, timing effect, start effect and suspension effect, the last five in percent.
-fn figures(found: &Comparison) -> [f64; FIGURES] {
-    let grams = found.carbon_at_reference * (found.carbon_reduction_pct / 100.0);
-    [
-        found.carbon_reduction_pct,
-        grams.get(),
-        found.time_increase_pct,
-        found.energy_effect_pct,
-        found.timing_effect_pct,
-        found.start_effect_pct,
-        found.suspension_effect_pct,
-    ]
+/// A comparison whose inputs are shifted, one source of error after another. Each method returns the changes of the
+/// figures, or the reason why the saving is unknown.
+struct Shifts<'a> {
+    inputs: Inputs<'a>,
+    found: Comparison,
 }
 
-fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
-    let (a, b) = (figures(moved), figures(found));
-    std::array::from_fn(|i| a[i] - b[i])
+impl Shifts<'_> {
+    /// Returns the changes of the figures with the inputs `moved`; the reason `why` if there is no comparison.
+    fn to(&self, moved: &Inputs<'_>, why: &str) -> Result<Figures<f64>, String> {
+        let moved = moved.compare().ok_or(why)?;
+        Ok(Figures::of(&moved).zip(Figures::of(&self.found), |moved, found| moved - found))
+    }
+
+    /// Shifts each measured throughput and power by its standard error. Returns the changes for each shift, with the
+    /// degrees of freedom of the measurement.
+    fn by_measurements(&self) -> Result<Vec<(Figures<f64>, f64)>, String> {
+        let mut shifts = Vec::new();
+        for (i, point) in self.inputs.points.iter().enumerate() {
+            let faster = Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point };
+            let hungrier = Evidence { power: point.power * (1.0 + point.power_error), ..*point };
+            for moved in [faster, hungrier] {
+                let mut points = self.inputs.points.to_vec();
+                points[i] = moved;
+                let why = "the measurements at the reference are too uncertain for a comparison";
+                shifts.push((self.to(&Inputs { points: &points, ..self.inputs }, why)?, point.freedom.max(1.0)));
+            }
+        }
+        Ok(shifts)
+    }
+
+    /// Shifts the work at other settings: it counts by its samples, whose number fluctuates like the throughput.
+    fn by_noise(&self, noise: &Noise) -> Result<Figures<f64>, String> {
+        let split = self.inputs.training_split;
+        let training_split = split.with_more_converted(noise.error_after(split.converted()));
+        let why = "the job's throughput fluctuates too much for a comparison";
+        self.to(&Inputs { training_split, ..self.inputs }, why)
+    }
+
+    /// Shifts the converted work by the amount that is uncertain because the job changed.
+    fn by_uncertain_work(&self) -> Result<Figures<f64>, String> {
+        let Inputs { basis, completed, training_split, .. } = self.inputs;
+        let training_split = training_split.with_part_more(basis.uncertain_work / completed.samples);
+        self.to(&Inputs { training_split, ..self.inputs }, "too much of the work precedes a change of the job")
+    }
+
+    /// Shifts the energy of the job's own pauses at the reference by `half`, half the width of its range of error.
+    fn by_pause_energy(&self, half: Joules) -> Result<Figures<f64>, String> {
+        let completed = self.inputs.completed;
+        let completed = CompletedWork { stalled_energy: completed.stalled_energy + half, ..completed };
+        let shift = self.to(&Inputs { completed, ..self.inputs }, "the power in the job's own pauses is unknown")?;
+        let points = shift.reduction_pct.abs();
+        if points > MAX_REDUCTION_ERROR_PCT {
+            return Err(format!(
+                "the power in the job's own pauses at the reference is uncertain: the reduction may be off by \
+                 {points:.1} percentage points"
+            ));
+        }
+        Ok(shift)
+    }
+
+    /// Shifts the job's energy by what may be missing before the first and after the last report.
+    fn by_reading_offset(&self) -> Result<Figures<f64>, String> {
+        let Inputs { completed, waits, .. } = self.inputs;
+        let suspended: Seconds = waits.suspensions.iter().map(Slot::duration).sum();
+        let present = (completed.active + completed.stalled - suspended).max(READING_OFFSET);
+        let missed = 1.0 + READING_OFFSET / present;
+        let (energy, carbon) = (completed.energy * missed, completed.carbon * missed);
+        let completed = CompletedWork { energy, carbon, ..completed };
+        self.to(&Inputs { completed, ..self.inputs }, "the job's energy is unknown")
+    }
+
+    /// Counts all time that may be training or pauses (`account.unclear_time`) as pauses, at the job's mean power.
+    fn by_unclear_time(&self, account: &ProgressAccount) -> Result<Figures<f64>, String> {
+        let completed = self.inputs.completed;
+        let unclear_time = account.unclear_time.min(completed.active * 0.5);
+        let energy = completed.energy * (unclear_time / (completed.active + completed.stalled));
+        let completed = CompletedWork {
+            active: completed.active - unclear_time,
+            stalled: completed.stalled + unclear_time,
+            stalled_energy: completed.stalled_energy + energy,
+            ..completed
+        };
+        let why = "the job's own pauses cannot be distinguished from training";
+        let shift = self.to(&Inputs { completed, ..self.inputs }, why)?;
+        if shift.reduction_pct.abs() > MAX_REDUCTION_ERROR_PCT || shift.time_increase_pct.abs() > MAX_TIME_ERROR_PCT {
+            return Err(format!(
+                "{:.0} s may be training or the job's own pauses: progress reports are too far apart to distinguish \
+                 them",
+                unclear_time.get()
+            ));
+        }
+        Ok(shift)
+    }
+
+    /// Shifts forecasts: with them the work is `completed`, and the carbon intensities are `series`.
+    fn by_forecasts(&self, completed: &CompletedWork, series: &CarbonSeries) -> Result<Figures<f64>, String> {
+        let completed = CompletedWork { stalled_energy: self.inputs.completed.stalled_energy, ..*completed };
+        let why = "the carbon intensity is unknown for part of the time";
+        self.to(&Inputs { completed, series, ..self.inputs }, why)
+    }
+
+    /// Shifts the powers of all points, which other sensors than the job's measured: the gain errors of the job's
+    /// energy and of the points may be opposite.
+    fn by_sensor_gain(&self) -> Result<Figures<f64>, String> {
+        let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
+        let scaled = |point: &Evidence| Evidence { power: point.power * gain, ..*point };
+        let points: Vec<Evidence> = self.inputs.points.iter().map(scaled).collect();
+        self.to(&Inputs { points: &points, ..self.inputs }, "the power at the reference is unknown")
+    }
+
+    /// Returns the part of the reduction that a constant mix with less power than measured would shift from the timing
+    /// effect to the energy effect; 0 without a lower bound of that power.
+    fn energy_effect_missed(&self) -> f64 {
+        let least = self.inputs.basis.mix_at_least;
+        let more = least.and_then(|least| Inputs { mix_draws: Some(least), ..self.inputs }.compare());
+        more.map_or(0.0, |more| (more.energy_effect_pct - self.found.energy_effect_pct).max(0.0))
+    }
 }
 
 impl SavingBasis {
+    /// Checks that the references were measured well enough for a confidence interval.
+    fn check_references(&self) -> Result<(), String> {
+        let referred: Vec<&Evidence> = self.epochs.iter().filter_map(|e| self.points.get(e.point)).collect();
+        if referred.is_empty() {
+            return Err("the job was not measured at the reference's power limit".into());
+        }
+        if referred.iter().any(|p| p.freedom < LEAST_FREEDOM) {
+            return Err("the reference's power limit was measured in too few windows for a confidence interval".into());
+        }
+        Ok(())
+    }
+
     fn training_split(&self, account: &ProgressAccount) -> TrainingSplit {
         // If there are several references, the account does not record during which one the job was slowed.
         let is_known = self.epochs.len() == 1 || account.lost().samples <= Samples::ZERO;
@@ -343,41 +398,9 @@ impl SavingBasis {
         }
     }
 
-    /// Compares `completed` with the reference, taking the values in `points` as exact. `mix_draws` is the power of the
-    /// best constant mix; if absent, this power is computed from `points`. Returns `None` where [`compare`] does, or if
-    /// the reference has no throughput.
-    fn compared(
-        &self,
-        completed: &CompletedWork,
-        waits: &WaitingTimes,
-        training_split: &TrainingSplit,
-        points: &[Evidence],
-        mix_draws: Option<Watts>,
-        series: &CarbonSeries,
-    ) -> Option<Comparison> {
-        let (mut time, mut energy) = (Seconds::ZERO, Joules::ZERO);
-        for (i, epoch) in self.epochs.iter().enumerate() {
-            let point = points.get(epoch.point).filter(|p| p.throughput > SamplesPerSecond::ZERO)?;
-            let until = self.epochs.get(i + 1).map_or(completed.samples, |next| next.from.min(completed.samples));
-            let spent = (until - epoch.from).max(Samples::ZERO) / point.throughput;
-            time += spent;
-            energy += point.power * spent;
-        }
-        if training_split.is_unslowed() && *waits == WaitingTimes::default() {
-            return Comparison::with_itself(completed);
-        }
-        let at = training_split.at_reference(completed, (time, energy))?;
-        let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
-        let mix = mix?;
-        // A deviation of the job from its profile affects the mix's power like the reference's.
-        let mixed = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).map(|mixed| mixed * at.scale);
-        let constant = |rate| mixed(rate).unwrap_or(at.power);
-        let reference = (at.throughput, at.power);
-        compare_with_waits(completed, waits, reference, |rate| Some(constant(rate)), series)
-    }
-
     fn mix_is_known(&self) -> bool {
-        self.mix.iter().all(|place| self.points.get(*place).is_some_and(|p| p.freedom >= LEAST_FREEDOM))
+        let is_known = |place: &usize| self.points.get(*place).is_some_and(|p| p.freedom >= LEAST_FREEDOM);
+        !self.mix.is_empty() && self.mix.iter().all(is_known)
     }
 }
 
