@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use wattune::store::{AuditQuery, Store};
 
-use crate::support::{Curve, Daemon, FakeDriver, LONG, Training, eventually};
+use crate::support::{Curve, Daemon, Ended, FakeDriver, LONG, Training, eventually};
 
 /// Samples per second of a job by the limit of its GPU.
 const CURVE: Curve = &[(100.0, 60.0), (300.0, 100.0)];
@@ -209,6 +209,28 @@ async fn what_the_command_restores_is_recorded() {
     let who = format!("wattune restore, user {}", wattune::files::user());
     assert_eq!((&last["action"], &last["who"]), (&json!("restore_power_limit"), &json!(who)), "{records:?}");
     assert_eq!((&last["after"], &last["outcome"]), (&json!({"power_limit_w": 300.0}), &json!("enforced")), "{last}");
+}
+
+#[tokio::test]
+async fn what_the_command_forgets_is_recorded_and_the_rest_is_restored() {
+    let driver = FakeDriver::new(&[json!({}), json!({})]);
+    let node = Node::start(&driver).await;
+    node.daemon.hold(&driver, 0, 225.0).await;
+    node.daemon.hold(&driver, 1, 200.0).await;
+    node.daemon.kill();
+    driver.set(1, json!({"removed": true}));
+    let (state, gone) = (node.state.path().to_str().expect("UTF-8"), FakeDriver::uuid(1));
+    let ended =
+        Ended::with_driver(&driver, &["restore", "--state-dir", state, "--format", "json", "--forget", gone.as_str()]);
+    let lines = ended.json();
+    let outcomes = json!([lines[0]["gpu"], lines[0]["outcome"], lines[1]["outcome"]]);
+    assert_eq!(outcomes, json!([gone, "forgotten", "restored"]), "{lines}");
+    assert_eq!(driver.limit_w(0), Some(300.0));
+    let records = stored(node.state.path()).await;
+    let [.., forgotten, restored] = records.as_slice() else { panic!("two records: {records:?}") };
+    assert_eq!((&forgotten["gpu"], &forgotten["outcome"]), (&json!(gone), &json!("not_enforced")), "{forgotten}");
+    assert!(forgotten["reason"].as_str().is_some_and(|why| why.contains("forgotten on request")), "{forgotten}");
+    assert!(forgotten["after"].is_null() && restored["outcome"] == "enforced", "{forgotten} {restored}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, gpu};
-use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, journal, output_text};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, journal, output_text, wattune};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -40,6 +40,16 @@ impl Case {
 
     fn restore(&self, code: i32) -> String {
         output_text(&Daemon::restore(&self.driver, self.state.path()), code)
+    }
+
+    /// `wattune restore` with these GPUs to forget.
+    fn forget(&self, gpus: &[&str], code: i32) -> String {
+        let mut command = wattune(&["restore", "--gpus", "nvml", "--state-dir"]);
+        command.arg(self.state.path()).arg("--nvml-library").arg(FakeDriver::library());
+        for gpu in gpus {
+            command.arg("--forget").arg(gpu);
+        }
+        output_text(&command.env("FAKE_NVML_DIR", self.driver.dir()).output().expect("it runs"), code)
     }
 
     fn journal(&self) -> String {
@@ -220,6 +230,46 @@ async fn a_gpu_that_is_not_there_is_not_back() {
     case.driver.set(0, json!({"removed": false}));
     case.restore(0);
     assert_eq!(case.driver.limit_w(0), FOUND);
+}
+
+#[tokio::test]
+async fn a_gpu_that_was_replaced_is_forgotten_on_request_alone() {
+    let case = Case::of(&[gpu(), gpu()]);
+    let daemon = case.start().await;
+    daemon.hold(&case.driver, 0, 240.0).await;
+    daemon.hold(&case.driver, 1, 200.0).await;
+    daemon.kill();
+    let uuids = [0, 1].map(FakeDriver::uuid);
+    let [present, gone] = [uuids[0].as_str(), uuids[1].as_str()];
+    let journal = case.journal();
+    let refused = |gpus: &[&str], why: &[&str]| {
+        let said = case.forget(gpus, 1);
+        assert!(why.iter().all(|part| said.contains(*part)), "{said}");
+        assert_eq!((case.journal(), case.driver.limit_w(0)), (journal.clone(), Some(240.0)), "{said}");
+    };
+    refused(&[gone], &["is present", gone]);
+    // A GPU that does not even give its UUID may be this one.
+    case.driver.set(1, json!({"lost": true}));
+    refused(&[gone], &["nothing was forgotten", "GPU 1 cannot be used"]);
+    case.driver.set(1, json!({"lost": false, "removed": true}));
+    refused(&[gone, present], &["is present", present]);
+    refused(&[gone, "GPU-9"], &["has no GPU GPU-9", present, gone]);
+    let said = case.restore(1);
+    assert!(said.contains(&format!("`wattune restore --forget {gone}`")), "{said}");
+    assert!(case.driver.limit_w(0) == FOUND && case.holds(1) && !case.holds(0), "{}", case.journal());
+    let daemon = case.start().await;
+    assert!(daemon.problems().await.contains(gone));
+    let said = case.forget(&[gone], 1);
+    assert!(said.contains("stop it first") && case.holds(1), "{said}");
+    assert_eq!(daemon.stop("TERM").await.code(), Some(1));
+    let said = case.forget(&[gone], 0);
+    assert!(said.contains(gone) && said.contains("forgotten") && said.contains("280 W"), "{said}");
+    assert!(case.restore(0).contains("nothing to restore"));
+    let said = case.forget(&[gone], 1);
+    assert!(said.contains("it has none"), "{said}");
+    let daemon = case.start().await;
+    assert_eq!(daemon.problems().await, "");
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
 }
 
 /// Kills the daemon of a job whose GPU stands at `ours`, has somebody set `theirs`, and looks at the next daemon.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, oneshot};
 
-use super::thread::{READING, Reader, Readers, Request, Shared, Task, WriteProgress, notify_of, run};
+use super::thread::{GpuThread, READING, Reader, Readers, Request, Shared, Task, WriteProgress, notify_of};
 use super::worker::{Observation, Watching, Worker, Write, lock};
 use super::{Capabilities, GpuDevice, GpuError};
 use crate::clock::Clock;
@@ -69,11 +69,18 @@ impl GpuHandle {
             Sampling::OnRequest => Link::Inline(Box::new(Mutex::new(worker))),
             Sampling::Every(period) => {
                 // One place for a read or a write, and one for the callers that wait for a reading.
-                let (sender, receiver) = mpsc::sync_channel(2);
-                let (time, state, index) = (clock.clone(), shared.clone(), identity.index);
-                let (asking, ended) = (readers.clone(), write_progress.clone());
-                let body = move || run(worker, &receiver, period, &*time, &state, &asking, &ended);
-                if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
+                let (sender, requests) = mpsc::sync_channel(2);
+                let thread = GpuThread {
+                    worker,
+                    requests,
+                    period,
+                    clock: clock.clone(),
+                    shared: shared.clone(),
+                    readers: readers.clone(),
+                    write_progress: write_progress.clone(),
+                };
+                let index = identity.index;
+                if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(|| thread.run()) {
                     tracing::error!(gpu.index = index, %error, "cannot start the GPU's thread");
                     let message = format!("the GPU's thread cannot be started: {error}");
                     let fault = GpuError::Driver { call: READING, message };

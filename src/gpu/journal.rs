@@ -21,6 +21,7 @@ mod error;
 mod file;
 mod writes;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,11 @@ impl Journal {
     /// Returns the entry of a GPU; `None` if wattune has not written to the GPU.
     pub fn entry(&self, gpu: &GpuId) -> Option<&Entry> {
         self.contents.entries.get(gpu)
+    }
+
+    /// Returns the GPUs for which an original limit is recorded, in an entry or for a job.
+    pub fn gpus(&self) -> BTreeSet<&GpuId> {
+        self.contents.entries.keys().chain(self.contents.originals.keys()).collect()
     }
 
     /// Returns true if no GPU has an entry and no job's original limit is recorded.
@@ -273,6 +279,11 @@ impl Journal {
             contents.originals.remove(gpu);
             contents.set_external(gpu, external, &boot_id);
         })
+    }
+
+    /// Removes everything that is recorded for these GPUs, in one change: for GPUs that do not come back.
+    pub fn remove<'a>(&mut self, gpus: impl Iterator<Item = &'a GpuId>) -> Result<(), JournalError> {
+        self.change(|contents| gpus.for_each(|gpu| contents.remove(gpu)))
     }
 
     /// Returns the recorded external limit of a GPU, updated to the GPU's present limit, `shown`, if known. After a

@@ -113,6 +113,30 @@ fn external_limits_survive_the_process() {
 }
 
 #[test]
+fn a_gpu_that_is_removed_leaves_nothing_and_the_others_stay() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [gone, other] = ["GPU-1", "GPU-2"].map(|id| GpuId::new(id).expect("an id"));
+    let now = DateTime::UNIX_EPOCH;
+    let open = || Journal::open(dir.path(), "boot-1".into()).expect("readable");
+    let mut journal = open();
+    for gpu in [&gone, &other] {
+        journal.record_original(gpu, w(250), None, now).expect("written");
+        journal.record_write(gpu, w(250), w(225), None, now).expect("written");
+        let external = ExternalLimit { limit: w(260), since: now };
+        journal.set_external_limit(gpu, Some(external)).expect("written");
+    }
+    // It is in the list of written limits alone.
+    journal.record_write(&other, w(225), w(200), None, now).expect("written");
+    let expected = journal.entry(&other).cloned();
+    journal.remove([&gone].into_iter()).expect("written");
+    let journal = open();
+    assert_eq!((journal.restore_entry(&gone), journal.external_limit(&gone, None, None)), (None, None));
+    assert_eq!(journal.gpus().into_iter().collect::<Vec<_>>(), [&other]);
+    assert!(expected.is_some() && journal.external_limit(&other, None, None).is_some());
+    assert_eq!(journal.entry(&other), expected.as_ref());
+}
+
+#[test]
 fn a_failed_write_changes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let gpu = GpuId::new("GPU-1").expect("an id");

@@ -1,5 +1,6 @@
-//! Restores the original settings of GPUs.
+//! Restores the original settings of GPUs, and forgets those of GPUs that do not come back.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread;
 
@@ -123,16 +124,66 @@ pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Second
 /// Returns a failure for each journalled GPU that is not among `handles`. The journal keeps the entries.
 pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)> {
     let is_absent = |id: &GpuId| handles.iter().all(|handle| handle.identity().id != *id);
-    let why = "the GPU is missing; run `wattune restore` or start the daemon once it is back";
-    let failed = |original| Restored::Failed { original, shown: None, why: why.into() };
     let is_in_place = journal.check_place().is_ok();
-    let outcome = |id: &GpuId, original| match is_in_place {
-        true => failed(original),
-        false => failed(original).without_journal(id),
+    let outcome = |id: &GpuId, original| {
+        let why = "the GPU is missing; run `wattune restore` or start the daemon once it is back";
+        let failed = |why| Restored::Failed { original, shown: None, why };
+        match is_in_place {
+            true => failed(format!("{why}, or `wattune restore --forget {id}` if it was removed for good")),
+            false => failed(why.to_owned()).without_journal(id),
+        }
     };
     let missing = journal.entries().filter(|(id, _)| is_absent(id));
     let missing = missing.map(|(id, entry)| (id.clone(), outcome(id, entry.original)));
     missing.inspect(|(id, outcome)| tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}")).collect()
+}
+
+/// The reason why no GPU was forgotten.
+#[derive(Debug, thiserror::Error)]
+pub enum ForgetError {
+    /// The journal does not have the GPU.
+    #[error("the journal has no GPU {gpu}; it has {known}")]
+    NotRecorded {
+        /// The GPU that was to be forgotten.
+        gpu: GpuId,
+        /// The UUIDs of the GPUs that the journal has, for the message.
+        known: String,
+    },
+    /// The GPU is present, so its settings can be restored.
+    #[error("GPU {0} is present; `wattune restore` without --forget restores its original limit")]
+    Present(GpuId),
+    /// The journal cannot be written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// Removes GPUs that are absent, so not among `handles`, from the journal: their settings are not restored any more. A
+/// GPU may be absent for a moment only, so this is for GPUs that a person names. Returns their original limits.
+///
+/// # Errors
+/// If the journal does not have one of the GPUs or cannot be written, or if one of the GPUs is present. Then no GPU is
+/// removed from the journal.
+pub fn forget_absent(
+    journal: &mut Journal,
+    gpus: &[GpuId],
+    handles: &[GpuHandle],
+) -> Result<BTreeMap<GpuId, PowerLimit>, ForgetError> {
+    let mut forgotten = BTreeMap::new();
+    for gpu in gpus {
+        let Some(original) = journal.original_limit(gpu) else {
+            let known: Vec<&str> = journal.gpus().into_iter().map(GpuId::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(ForgetError::NotRecorded { gpu: gpu.clone(), known });
+        };
+        if handles.iter().any(|handle| handle.identity().id == *gpu) {
+            return Err(ForgetError::Present(gpu.clone()));
+        }
+        forgotten.insert(gpu.clone(), original);
+    }
+    if !forgotten.is_empty() {
+        journal.remove(forgotten.keys())?;
+    }
+    Ok(forgotten)
 }
 
 /// Restores these GPUs. If a GPU comes with a limit, its power limit is raised to at most that limit, because a power
@@ -255,16 +306,36 @@ impl Attempt<'_> {
             return None;
         }
         // A failure to unlock the clocks does not stop the restore of the limit.
-        let unlocked = match self.entry.locked.filter(|_| self.entry.holds_lock(self.boot_id)) {
-            Some(lock) => self.unlock(lock),
-            None => Ok(Clocks::Untouched),
-        };
-        let unlocked = unlocked.and_then(|clocks| self.unlock_memory().map(|()| clocks));
+        let unlocked = self.unlock_all();
         let clocks = *unlocked.as_ref().unwrap_or(&Clocks::Untouched);
-        let set = |limit| if current.same_as(limit) { Ok(()) } else { self.set(limit) };
-        let outcome = match action {
+        let outcome = self.restore_limit(action, part, &observed, clocks).and_then(|outcome| {
+            unlocked.map_err(|error| format!("the clocks are still locked: {error}"))?;
+            self.restore_persistence(outcome, &seen)
+        });
+        Some(outcome.unwrap_or_else(|why| self.failed(why)))
+    }
+
+    /// Removes wattune's lock of the clocks, then a client's lock of the memory's clocks.
+    fn unlock_all(&self) -> Result<Clocks, String> {
+        let clocks = match self.entry.locked.filter(|_| self.entry.holds_lock(self.boot_id)) {
+            Some(lock) => self.unlock(lock)?,
+            None => Clocks::Untouched,
+        };
+        self.unlock_memory().map(|()| clocks)
+    }
+
+    /// Carries out `action`, with a power limit of at most `part` if given. Returns the outcome with `clocks` in it.
+    fn restore_limit(
+        &self,
+        action: RestoreAction,
+        part: Option<PowerLimit>,
+        observed: &ObservedLimit,
+        clocks: Clocks,
+    ) -> Result<Restored, String> {
+        let set = |limit| if observed.current.same_as(limit) { Ok(()) } else { self.set(limit) };
+        match action {
             RestoreAction::AlreadyRestored => Ok(Restored::AlreadyRestored(self.entry.original, clocks)),
-            RestoreAction::LeaveExternal(_) if is_undecided(&self.entry, self.boot_id, &observed) => {
+            RestoreAction::LeaveExternal(_) if is_undecided(&self.entry, self.boot_id, observed) => {
                 let why = "the GPU or its driver has restarted, and the driver does not report its default limit, so \
                            wattune cannot tell whether an external writer set the present one";
                 Err(why.to_owned())
@@ -274,28 +345,24 @@ impl Attempt<'_> {
                 Some(limit) => set(limit).map(|()| Restored::HeldByCap { limit, original }),
                 None => set(original).map(|()| Restored::Written(original, clocks)),
             },
-        };
-        let outcome = match (outcome, unlocked) {
-            (Err(why), _) => return Some(self.failed(why)),
-            (_, Err(error)) => {
-                return Some(self.failed(format!("the clocks are still locked: {error}")));
-            }
-            (Ok(outcome), Ok(_)) => outcome,
-        };
+        }
+    }
+
+    /// Restores persistence mode after the limit, whose restore had the outcome `outcome`. Returns the outcome of both.
+    /// `seen` is the state before the restore.
+    fn restore_persistence(&self, outcome: Restored, seen: &Observation) -> Result<Restored, String> {
         // A limit that a cap holds back keeps its entry in the journal, and persistence mode comes back with the limit.
         let is_final = !matches!(outcome, Restored::HeldByCap { .. });
         let persistence = self.entry.original_persistence.filter(|_| is_final);
-        Some(match persistence.filter(|on| seen.reading.persistence.is_some_and(|now| now != *on)) {
-            Some(on) => match self.persist(on) {
-                Ok(()) => outcome,
-                Err(why) if matches!(outcome, Restored::LeftExternal(..)) => {
-                    tracing::warn!("GPU {}: persistence mode is not restored: {why}", self.gpu.identity().index);
-                    outcome
-                }
-                Err(why) => self.failed(format!("the limit is restored, persistence mode is not: {why}")),
-            },
-            None => outcome,
-        })
+        let differs = |on: &bool| seen.reading.persistence.is_some_and(|now| now != *on);
+        match persistence.filter(differs).map(|on| self.persist(on)) {
+            Some(Err(why)) if matches!(outcome, Restored::LeftExternal(..)) => {
+                tracing::warn!("GPU {}: persistence mode is not restored: {why}", self.gpu.identity().index);
+                Ok(outcome)
+            }
+            Some(Err(why)) => Err(format!("the limit is restored, persistence mode is not: {why}")),
+            Some(Ok(())) | None => Ok(outcome),
+        }
     }
 
     /// Unlocks the clocks and waits until the clock under load confirms the unlocking, because no driver reports a
@@ -362,3 +429,7 @@ impl Attempt<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "restore_tests.rs"]
+mod tests;

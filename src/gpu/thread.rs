@@ -103,76 +103,94 @@ pub(super) fn notify_of(task: Task, write_progress: &WriteProgress) {
     }
 }
 
-pub(super) fn run(
-    mut worker: Worker,
-    requests: &mpsc::Receiver<Request>,
-    period: Seconds,
-    clock: &dyn Clock,
-    shared: &Mutex<Shared>,
-    readers: &Readers,
-    write_progress: &WriteProgress,
-) {
-    let begin = |call| lock(shared).busy = Some((call, clock.monotonic()));
-    let mut next = clock.monotonic();
-    loop {
-        begin(READING);
-        worker.sample(|| clock.now(), false);
-        lock(shared).publish(&worker);
-        // Skips samples that are late: the energy meter accepts any interval.
-        next = next.after(period).max(clock.monotonic());
-        let mut soon = None;
+/// The thread of a GPU: what it works with, and what it shares with the GPU's handle.
+pub(super) struct GpuThread {
+    pub(super) worker: Worker,
+    pub(super) requests: mpsc::Receiver<Request>,
+    /// Interval of the samples.
+    pub(super) period: Seconds,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) shared: Arc<Mutex<Shared>>,
+    pub(super) readers: Arc<Readers>,
+    pub(super) write_progress: WriteProgress,
+}
+
+impl GpuThread {
+    /// Samples the GPU once in each period and serves requests in between, until the handle is gone.
+    pub(super) fn run(mut self) {
+        let mut next = self.clock.monotonic();
         loop {
-            let wait = next.since(clock.monotonic());
-            let request = soon.take().map_or_else(|| requests.recv_timeout(wait.to_std()), Ok);
-            match request {
-                Ok(Request { task, reply }) => {
-                    begin(task.call());
-                    let result = task.carry_out(&mut worker, clock, || {
-                        lock(shared).has_accepted = true;
-                        notify_of(task, write_progress);
-                    });
-                    lock(shared).publish(&worker);
-                    notify_of(task, write_progress);
-                    if let Some(reply) = reply {
-                        // Sending fails if the receiver has stopped waiting.
-                        let _ = reply.try_send(result);
-                    }
-                    if matches!(task, Task::Answer) {
-                        readers.is_queued.store(false, Ordering::Release);
-                    }
-                    let waiting = std::mem::take(&mut *lock(&readers.waiting));
-                    if readers.is_renewal_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty() {
-                        begin(READING);
-                        worker.sample(|| clock.now(), waiting.iter().any(|reader| reader.all));
-                        lock(shared).publish(&worker);
-                        for reader in waiting {
-                            let _ = reader.reply.send(worker.observation().clone());
-                        }
-                    }
-                    // Tasks without a pause in between do not hold up the samples.
-                    if clock.monotonic() >= next {
-                        break;
-                    }
-                    if matches!(task, Task::Write(..)) {
-                        soon = next_soon(requests);
-                    }
+            self.sample(false);
+            // Skips samples that are late: the energy meter accepts any interval.
+            next = next.after(self.period).max(self.clock.monotonic());
+            let mut soon = None;
+            loop {
+                let wait = next.since(self.clock.monotonic());
+                let request = match soon.take().map_or_else(|| self.requests.recv_timeout(wait.to_std()), Ok) {
+                    Ok(request) => request,
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let task = request.task;
+                self.serve(request);
+                // Tasks without a pause in between do not hold up the samples.
+                if self.clock.monotonic() >= next {
+                    break;
                 }
-                Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => return,
+                if matches!(task, Task::Write(..)) {
+                    soon = self.next_soon();
+                }
             }
         }
     }
-}
 
-/// Returns the next task if it comes at once. A client that changes a limit again and again sends the next write less than
-/// a tenth of a millisecond after the end of the last one, and waking a thread that sleeps takes a fifth of that.
-fn next_soon(requests: &mpsc::Receiver<Request>) -> Option<Request> {
-    for _ in 0..POLLS {
-        if let Ok(request) = requests.try_recv() {
-            return Some(request);
+    /// Carries out a request's task and sends the result, then answers the callers that wait for a reading.
+    fn serve(&mut self, Request { task, reply }: Request) {
+        self.begin(task.call());
+        let result = task.carry_out(&mut self.worker, &*self.clock, || {
+            lock(&self.shared).has_accepted = true;
+            notify_of(task, &self.write_progress);
+        });
+        lock(&self.shared).publish(&self.worker);
+        notify_of(task, &self.write_progress);
+        if let Some(reply) = reply {
+            // Sending fails if the receiver has stopped waiting.
+            let _ = reply.try_send(result);
         }
-        // Not `yield_now`, which on a busy machine returns only after the other threads' turns.
-        std::hint::spin_loop();
+        if matches!(task, Task::Answer) {
+            self.readers.is_queued.store(false, Ordering::Release);
+        }
+        let waiting = std::mem::take(&mut *lock(&self.readers.waiting));
+        if self.readers.is_renewal_wanted.swap(false, Ordering::AcqRel) || !waiting.is_empty() {
+            self.sample(waiting.iter().any(|reader| reader.all));
+            for reader in waiting {
+                let _ = reader.reply.send(self.worker.observation().clone());
+            }
+        }
     }
-    None
+
+    /// Reads the GPU and publishes the new state: everything if `all`, otherwise energy and power.
+    fn sample(&mut self, all: bool) {
+        self.begin(READING);
+        self.worker.sample(|| self.clock.now(), all);
+        lock(&self.shared).publish(&self.worker);
+    }
+
+    fn begin(&self, call: &'static str) {
+        lock(&self.shared).busy = Some((call, self.clock.monotonic()));
+    }
+
+    /// Returns the next task if it comes at once. A client that changes a limit again and again sends the next write
+    /// less than a tenth of a millisecond after the end of the last one, and waking a thread that sleeps takes a fifth
+    /// of that.
+    fn next_soon(&self) -> Option<Request> {
+        for _ in 0..POLLS {
+            if let Ok(request) = self.requests.try_recv() {
+                return Some(request);
+            }
+            // Not `yield_now`, which on a busy machine returns only after the other threads' turns.
+            std::hint::spin_loop();
+        }
+        None
+    }
 }

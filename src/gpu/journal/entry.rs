@@ -160,6 +160,14 @@ impl Contents {
         }
     }
 
+    /// Removes everything that is recorded for a GPU.
+    pub(super) fn remove(&mut self, gpu: &GpuId) {
+        let Self { entries, external, originals } = self;
+        entries.remove(gpu);
+        external.remove(gpu);
+        originals.remove(gpu);
+    }
+
     pub(super) fn set_external(&mut self, gpu: &GpuId, limit: ExternalLimit, boot_id: &str) {
         self.external.insert(gpu.clone(), RecordedExternal { limit, boot_id: boot_id.to_owned() });
     }

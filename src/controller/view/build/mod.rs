@@ -73,7 +73,8 @@ impl Snapshot<'_> {
         for (id, entry) in self.gpus.journal().entries().filter(|(id, _)| !self.gpus.contains(id)) {
             problems.push(format!(
                 "GPU {id} was set by wattune and is absent now; its original limit of {} is restored once it is present again, by \
-                 this daemon or `wattune restore`",
+                 this daemon or `wattune restore`; if it was removed for good, stop the daemon and run `wattune restore \
+                 --forget {id}`",
                 entry.original
             ));
         }
