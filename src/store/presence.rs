@@ -83,7 +83,7 @@ pub struct ExpectedSaving {
     pub low: f64,
     /// Upper bound of the 80 % prediction interval.
     pub high: f64,
-    /// Probability that waiting causes more emissions than starting at once.
+    /// Probability that waiting causes more emissions than starting at once, or more cost if prices are weighed.
     pub loss_probability: f64,
 }
 

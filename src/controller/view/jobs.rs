@@ -78,7 +78,8 @@ pub struct JobView {
     pub registered_at: DateTime<Utc>,
     /// Time of the job's first progress report; absent before that.
     pub started_at: Option<DateTime<Utc>>,
-    /// Time at which the job ends by the plan in force; absent without a plan.
+    /// Time at which the job ends by the plan in force; absent without a plan, and if the node's cap lowers limits
+    /// below the plan, so that the end is unknown.
     pub expected_end: Option<DateTime<Utc>>,
     /// Time at which the plan in force was made; absent without a plan.
     pub plan_made_at: Option<DateTime<Utc>>,
@@ -126,13 +127,15 @@ pub struct StartView {
     pub latest_start: DateTime<Utc>,
     /// Time at which the job began; absent before.
     pub begun_at: Option<DateTime<Utc>>,
-    /// Expected saving against starting at once, in percent of the emissions of starting at once; absent if unknown.
+    /// Expected saving of emissions against starting at once, in percent; absent if unknown. If prices are weighed, the
+    /// start is chosen by carbon and price, so this may be zero or negative.
     pub expected_saving_pct: Option<f64>,
     /// Lower bound of the 80 % prediction interval of the saving.
     pub saving_low_pct: Option<f64>,
     /// Upper bound of the 80 % prediction interval of the saving.
     pub saving_high_pct: Option<f64>,
-    /// Probability that waiting causes more emissions than starting at once; absent if unknown.
+    /// Probability that waiting causes more emissions than starting at once, or more cost if prices are weighed; absent
+    /// if unknown.
     pub loss_probability: Option<f64>,
     /// Reason for the chosen start, in one sentence.
     pub reason: String,
@@ -205,7 +208,8 @@ pub struct ProgressView {
     /// Slowdown so far against the maximum usable limit: 0.012 is 1.2 %. Absent unless it is known within 0.3
     /// percentage points.
     pub slowdown: Option<f64>,
-    /// Time at which the job ends by the plan in force; absent without a plan.
+    /// Time at which the job ends by the plan in force; absent without a plan, and if the node's cap lowers limits
+    /// below the plan, so that the end is unknown.
     pub expected_end: Option<DateTime<Utc>>,
     /// Duration of the lease, the longest time without a report; the report has renewed the lease.
     pub lease_s: f64,
@@ -235,7 +239,8 @@ pub struct PlanView {
     pub note: String,
     /// True if the job follows the plan; false if the plan is only shown, as in observe mode.
     pub applied: bool,
-    /// Expected end of the job's work.
+    /// Expected end of the job's work; absent without a plan, and if the node's cap lowers limits below the plan, so
+    /// that the end is unknown.
     pub expected_end: Option<DateTime<Utc>>,
     /// Expected emissions from `made_at` to the end of the work.
     pub expected_carbon_g: Option<f64>,
@@ -243,7 +248,8 @@ pub struct PlanView {
     pub expected_carbon_at_max_g: Option<f64>,
     /// Expected energy from `made_at` to the end of the work.
     pub expected_energy_j: Option<f64>,
-    /// Expected slowdown against the maximum usable limit, over the job's whole life: 0.03 is 3 %.
+    /// Expected slowdown against the maximum usable limit, over the job's whole life: 0.03 is 3 %. Absent where
+    /// `expected_end` is.
     pub expected_slowdown: Option<f64>,
     /// Fraction of the remaining cost that a newer plan would have saved. The newer plan was not adopted, because this
     /// fraction is at most `plan.better_by`. Absent if no newer plan was rejected.

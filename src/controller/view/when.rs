@@ -37,13 +37,15 @@ pub struct WhenView {
     pub saving_low_pct: f64,
     /// Upper bound of the 80 % prediction interval of the reduction.
     pub saving_high_pct: f64,
-    /// Probability that waiting for `best` emits more than starting at once, from 0 to 1.
+    /// Probability that waiting for `best` emits more than starting at once, from 0 to 1; if prices are weighed: that
+    /// carbon and price together cost more.
     pub loss_probability: f64,
     /// Time at which to ask again while the job waits, since forecasts change.
     pub decide_at: DateTime<Utc>,
     /// Window of starting as early as possible.
     pub at_once: WindowView,
-    /// Window with the least expected emissions among the later ones; `at_once` if there is no later one.
+    /// Window with the least expected emissions among the later ones, or the least cost if prices are weighed; `at_once`
+    /// if there is no later one.
     pub best: WindowView,
     /// Poorest basis of the forecast in the two windows: a source, the local forecaster, a daily profile or the
     /// configured constant.

@@ -25,8 +25,8 @@ pub struct StartWindow {
     pub basis: Basis,
 }
 
-/// Expected saving of waiting for the best window, relative to the expected emissions (or the weighed cost) of starting
-/// at once: 0.1 is 10 %, below zero is a loss.
+/// Expected saving of waiting for the best window, relative to starting as early as possible: 0.1 is 10 %, below zero is
+/// a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct WaitingSaving {
     /// Expected value.
@@ -94,10 +94,14 @@ pub struct StartAdvice {
     /// Window after it with the least expected cost, for which the job waits or would wait; `now` if there is no
     /// other. For a job that others keep from that window, the window of its start.
     pub best: StartWindow,
-    /// Expected saving of waiting for `best`, also where the job starts at once.
+    /// Expected saving of emissions by waiting for `best`, also where the job starts at once.
     pub saving: WaitingSaving,
-    /// Probability that waiting for `best`, and starting then whatever newer forecasts say, emits more than starting as
-    /// early as possible, from 0 to 1, also where the job starts at once. Deciding again avoids a part of these losses.
+    /// Expected saving of cost by waiting for `best`, by which the start is chosen: that of emissions, or of carbon and
+    /// price weighed as the question says.
+    pub cost_saving: WaitingSaving,
+    /// Probability that waiting for `best`, and starting then whatever newer forecasts say, costs more than starting as
+    /// early as possible, from 0 to 1, also where the job starts at once. Without a weight of prices the cost is the
+    /// emissions. Deciding again avoids a part of these losses.
     pub loss_probability: f64,
     /// Time at which to ask again while the job waits, unless a new forecast arrives earlier. Never after `start`.
     pub decide_at: DateTime<Utc>,
@@ -109,6 +113,11 @@ impl StartAdvice {
     /// Returns true if the job should start as early as possible.
     pub fn starts_at_once(&self) -> bool {
         self.start <= self.now.start
+    }
+
+    /// Returns true if prices have a part in the cost.
+    fn weighs_prices(&self) -> bool {
+        [self.now, self.best].iter().any(|window| window.cost != window.carbon)
     }
 }
 
@@ -123,6 +132,13 @@ impl fmt::Display for StartAdvice {
             false => ("Starting at once".to_owned(), "when starting at once"),
         };
         match self.reason {
+            StartReason::CleanerLater if self.weighs_prices() => {
+                let (start, gain) = (at(self.start), percent(self.cost_saving.expected));
+                write!(
+                    f,
+                    "Starting at {start}: carbon and price, as weighed, are expected to be {gain} lower than {then}."
+                )
+            }
             StartReason::CleanerLater => {
                 let start = at(self.start);
                 let (now, best) = (self.now.intensity.get(), self.best.intensity.get());
@@ -133,11 +149,11 @@ impl fmt::Display for StartAdvice {
                 write!(f, "{first}, at {now:.0} g/kWh: no later start is expected to be better.")
             }
             StartReason::GainTooSmall => {
-                let gain = percent(self.saving.expected.max(0.0));
+                let gain = percent(self.cost_saving.expected.max(0.0));
                 write!(f, "{first}: waiting is expected to save only {gain}.")
             }
             StartReason::TooUncertain => {
-                let gain = percent(self.saving.expected.max(0.0));
+                let gain = percent(self.cost_saving.expected.max(0.0));
                 write!(f, "{first}: waiting may save {gain} but loses with a probability of {risk}.")
             }
             StartReason::NoTimeToWait => write!(f, "{first}: the latest start leaves no time to wait."),

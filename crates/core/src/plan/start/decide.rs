@@ -8,6 +8,7 @@ use super::question::{InvalidStart, StartQuestion};
 use super::spread;
 use super::windows::Windows;
 use crate::domain::Slot;
+use crate::units::{GramsCo2e, GramsPerKwh};
 
 /// Time after which a waiting job decides again without a new forecast.
 const DECIDE_AGAIN: TimeDelta = TimeDelta::hours(1);
@@ -28,16 +29,16 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
     let now = all[0];
     let later = (1..all.len()).min_by(|a, b| all[*a].cost.total_cmp(&all[*b].cost));
     let best = later.map_or(now, |place| all[place]);
-    let (saving, loss_probability) = judge(question, &now, &best, forecast);
+    let Judged { saving, cost_saving, loss_probability } = judge(question, &now, &best, forecast);
     let reason = if question.latest_start() < question.now {
         StartReason::LatestStartPassed
     } else if later.is_none() {
         StartReason::NoTimeToWait
     } else if forecast.knows_nothing() {
         StartReason::NothingKnown
-    } else if saving.expected <= 0.0 {
+    } else if cost_saving.expected <= 0.0 {
         StartReason::CleanestNow
-    } else if question.waiting_since.is_none() && saving.expected < question.min_gain {
+    } else if question.waiting_since.is_none() && cost_saving.expected < question.min_gain {
         StartReason::GainTooSmall
     } else if loss_probability > question.max_loss_probability {
         StartReason::TooUncertain
@@ -63,6 +64,7 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
         now,
         best,
         saving,
+        cost_saving,
         loss_probability,
         decide_at,
         windows: all,
@@ -72,30 +74,62 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
 /// Returns the advice with the window of its start in place of the best one, for a job that others keep from that one.
 pub(super) fn judged_again(advice: StartAdvice, question: &StartQuestion, forecast: &StartForecast) -> StartAdvice {
     let best = Windows::new(question, &forecast.carbon, forecast.price.as_ref(), &forecast.horizon).at(advice.start);
-    let (saving, loss_probability) = judge(question, &advice.now, &best, forecast);
-    StartAdvice { best, saving, loss_probability, ..advice }
+    let Judged { saving, cost_saving, loss_probability } = judge(question, &advice.now, &best, forecast);
+    StartAdvice { best, saving, cost_saving, loss_probability, ..advice }
 }
 
-/// Returns the saving of waiting for a window, and the probability that waiting for it and starting then loses.
-fn judge(
+/// What waiting for a window saves, and the probability that waiting for it and starting then costs more.
+#[derive(Default)]
+struct Judged {
+    saving: WaitingSaving,
+    cost_saving: WaitingSaving,
+    loss_probability: f64,
+}
+
+/// Compares waiting for a window with starting as early as possible.
+fn judge(question: &StartQuestion, now: &StartWindow, best: &StartWindow, forecast: &StartForecast) -> Judged {
+    if now.start == best.start {
+        return Judged::default();
+    }
+    // Prices are known, so the forecast of carbon is the only source of error.
+    let error = carbon_error(question, now, best, forecast);
+    let carbon_weight = if forecast.price.is_some() { 1.0 - question.price_weight } else { 1.0 };
+    let saving = waiting_saving(now.carbon, best.carbon, error);
+    let cost_saving = waiting_saving(now.cost, best.cost, error * carbon_weight);
+    let loss_probability = match now.cost - best.cost {
+        // Without a cost there is nothing to win, and the job does not wait.
+        _ if now.cost <= GramsCo2e::ZERO => 0.0,
+        gain if error * carbon_weight > GramsCo2e::ZERO => normal_cdf(-(gain / (error * carbon_weight))),
+        gain => f64::from(u8::from(gain <= GramsCo2e::ZERO)),
+    };
+    Judged { saving, cost_saving, loss_probability }
+}
+
+/// Returns the saving of an amount against another, with an 80 % prediction interval by the standard error of their
+/// difference. If there is nothing to save, the saving is 0.
+fn waiting_saving(now: GramsCo2e, best: GramsCo2e, error: GramsCo2e) -> WaitingSaving {
+    if now <= GramsCo2e::ZERO {
+        return WaitingSaving::default();
+    }
+    let (expected, error) = (1.0 - best / now, error / now);
+    WaitingSaving { expected, low: expected - NORMAL * error, high: expected + NORMAL * error }
+}
+
+/// Returns the standard error of the difference of two windows' emissions.
+fn carbon_error(
     question: &StartQuestion,
     now: &StartWindow,
     best: &StartWindow,
     forecast: &StartForecast,
-) -> (WaitingSaving, f64) {
-    let base = now.cost.get();
-    if base <= 0.0 || now.start == best.start {
-        return (WaitingSaving::default(), 0.0);
-    }
-    let expected = 1.0 - best.cost.get() / base;
-    // Prices are known, so only the weight of carbon has an error: relative to the cost, and not to the emissions.
-    let carbon_weight = if forecast.price.is_some() { 1.0 - question.price_weight } else { 1.0 };
-    let in_cost = carbon_weight * now.carbon.get() / base;
-    let level = now.intensity.get().max(f64::MIN_POSITIVE);
-    let error = in_cost * standard_error(now, best, forecast).map_or(ASSUMED_ERROR, |error| error / level);
-    let saving = WaitingSaving { expected, low: expected - NORMAL * error, high: expected + NORMAL * error };
-    let loses = if error > 0.0 { normal_cdf(-expected / error) } else { f64::from(u8::from(expected <= 0.0)) };
-    (saving, loses)
+) -> GramsCo2e {
+    // The energy with which the window's mean intensity gives its emissions; at an intensity of 0 it does not follow from
+    // them.
+    let energy_factor = match now.intensity {
+        zero if zero <= GramsPerKwh::ZERO => (question.power * question.duration) * GramsPerKwh::new(1.0),
+        intensity => now.carbon * (1.0 / intensity.get()),
+    };
+    let error = standard_error(now, best, forecast).unwrap_or(ASSUMED_ERROR * now.intensity.get().max(0.0));
+    energy_factor * error
 }
 
 /// Returns the standard error of the difference of two windows' mean intensities, from past errors.

@@ -76,9 +76,10 @@ pub struct StartQuestion {
     /// Power drawn on the job's behalf while it waits: the idle power of GPUs that are reserved for it; 0 W if others
     /// may use them.
     pub idle_power: Watts,
-    /// Minimum relative reduction of the expected emissions for which the job begins to wait: 0.02 is 2 %.
+    /// Minimum relative reduction of the expected cost for which the job begins to wait: 0.02 is 2 %. The cost is the
+    /// emissions, or carbon and price together if the price has a weight.
     pub min_gain: f64,
-    /// Maximum probability that waiting emits more than starting at once, for which the job waits.
+    /// Maximum probability that waiting costs more than starting at once, for which the job waits.
     pub max_loss_probability: f64,
     /// Weight of the price of electricity against carbon, from 0 (carbon alone) to 1, as in a job's objective.
     pub price_weight: f64,

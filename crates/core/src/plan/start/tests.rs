@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{GpuId, Origin, Quoted, Slot, TimeSeries};
-use crate::forecast::{Basis, Horizon, HorizonSlot};
+use crate::forecast::{Basis, ErrorPaths, Horizon, HorizonSlot};
 use crate::plan::job::Point;
 use crate::plan::request::Prices;
 use crate::units::{GramsPerKwh, PricePerMwh, Samples, SamplesPerSecond, Seconds, Watts};
@@ -153,10 +153,58 @@ fn prices_count_as_far_as_they_are_weighed() {
     assert_eq!(start(0.0).start, at(60), "carbon alone");
     let cheapest = start(1.0);
     assert_eq!(cheapest.start, at(180), "price alone");
-    assert!((cheapest.saving.expected - 0.8).abs() < 1e-9 && cheapest.loss_probability == 0.0, "{cheapest:?}");
+    assert!((cheapest.cost_saving.expected - 0.8).abs() < 1e-9 && cheapest.loss_probability == 0.0, "{cheapest:?}");
+    assert!((cheapest.saving.expected - (1.0 - 280.0 / 300.0)).abs() < 1e-9, "of emissions: {cheapest:?}");
+    assert!(
+        cheapest.to_string().contains("carbon and price, as weighed, are expected to be 80.0 % lower"),
+        "{cheapest}"
+    );
     assert_eq!(start(0.5).start, at(180));
     assert_eq!(start(0.1).start, at(60));
     assert_eq!(start(0.0).best.cost, start(0.0).best.carbon);
+}
+
+/// Returns the advice where the intensities and the prices in EUR/MWh change by the hour; the reference price is 60.
+/// `errors` are those of the intensities on each past day, with a sign that alternates from day to day.
+fn advice_with_prices(intensities: &[f64], prices: &[f64], price_weight: f64, errors: &[f64]) -> StartAdvice {
+    let quoted = |(price, h): (&f64, i64)| {
+        let slot = Slot::new(at(60 * h), at(60 * h + 60)).expect("an hour");
+        (slot, Quoted { value: PricePerMwh::new(*price), origin: Origin::Forecast })
+    };
+    let known = TimeSeries::from_points(prices.iter().zip(0..).map(quoted).collect()).0;
+    let prices = Prices { known_prices: &known, reference: PricePerMwh::new(60.0) };
+    let days = (0..8).map(|day| errors.iter().map(|error| if day % 2 == 0 { *error } else { -error }).collect());
+    let known = StartForecast { errors: ErrorPaths::of(at(0), days), ..hourly(intensities) };
+    let forecast = known.with_prices(prices, GramsPerKwh::new(300.0));
+    let within_h = i64::try_from(intensities.len()).expect("few hours") - 1;
+    advise_start(&StartQuestion { price_weight, ..question(1.0, within_h) }, &forecast).expect("valid")
+}
+
+#[test]
+fn a_lower_price_is_no_saving_of_carbon() {
+    let advice = advice_with_prices(&[300.0; 4], &[60.0, 60.0, -5.0, 60.0], 1.0, &[]);
+    assert_eq!((advice.start, advice.reason), (at(120), StartReason::CleanerLater));
+    assert_eq!((advice.saving.expected, advice.cost_saving.expected), (0.0, 1.0));
+}
+
+#[test]
+fn a_strongly_negative_price_is_better_than_a_slightly_negative_one() {
+    let advice = advice_with_prices(&[300.0; 4], &[60.0, -5.0, 60.0, -50.0], 0.5, &[]);
+    assert_eq!(advice.start, at(180));
+    // 0.5·300 + 0.5·300·(−50/60) = 25 g/kWh.
+    assert!((advice.best.cost.get() - 0.3 * 25.0).abs() < 1e-9, "{:?}", advice.best);
+    // As in plans, no cost is below zero: both hours cost nothing, and the earlier one is as good.
+    let advice = advice_with_prices(&[300.0; 4], &[60.0, -80.0, 60.0, -500.0], 0.5, &[]);
+    assert_eq!((advice.start, advice.best.cost.get()), (at(60), 0.0));
+}
+
+#[test]
+fn without_emissions_now_a_lower_price_later_still_has_a_risk() {
+    let advice = advice_with_prices(&[0.0, 40.0], &[60.0, 20.0], 0.5, &[0.0, 40.0]);
+    assert_eq!(advice.saving, WaitingSaving::default());
+    // Cost: 150 g/kWh now and 70 ± 20 later.
+    assert!((advice.cost_saving.low - (80.0 - 1.2816 * 20.0) / 150.0).abs() < 1e-9, "{advice:?}");
+    assert!(advice.loss_probability > 0.0, "{advice:?}");
 }
 
 fn gpu(n: u32) -> GpuId {

@@ -80,23 +80,37 @@ pub(super) fn seconds(from: DateTime<Utc>, to: DateTime<Utc>) -> f64 {
     Seconds::from_delta(to - from).get()
 }
 
+/// Returns (1−w)·c + w·p with the price weight w, and 0 where that is negative: as in
+/// [`crate::plan::Request::weighed_intensities`], so that no start gains by using energy at a negative cost.
+fn weighed(carbon: &Cumulated, price: &Cumulated, weight: f64) -> Cumulated {
+    let mut knots: Vec<_> = carbon.knots().chain(price.knots()).collect();
+    knots.sort_unstable();
+    knots.dedup();
+    let of = |values: &Cumulated, pair: &[DateTime<Utc>]| values.mean(pair[0], pair[1]);
+    let cost =
+        |pair: &[DateTime<Utc>]| ((1.0 - weight) * of(carbon, pair).max(0.0) + weight * of(price, pair)).max(0.0);
+    Cumulated::new(knots.windows(2).map(|pair| (pair[0], pair[1], cost(pair))))
+}
+
 /// Windows of a question over a horizon.
 pub(super) struct Windows<'a> {
     question: &'a StartQuestion,
     carbon: &'a Cumulated,
-    /// Price as a carbon intensity: c_ref·π/π_ref, in g/kWh.
-    price: Option<&'a Cumulated>,
+    /// Carbon and price weighed as the question says, in g/kWh; `None` if the cost is the emissions.
+    weighed: Option<Cumulated>,
     horizon: &'a Horizon,
 }
 
 impl<'a> Windows<'a> {
+    /// `price` is the price as a carbon intensity: c_ref·π/π_ref, in g/kWh.
     pub(super) fn new(
         question: &'a StartQuestion,
         carbon: &'a Cumulated,
         price: Option<&'a Cumulated>,
         horizon: &'a Horizon,
     ) -> Self {
-        Self { question, carbon, price: price.filter(|_| question.price_weight > 0.0), horizon }
+        let price = price.filter(|_| question.price_weight > 0.0);
+        Self { question, carbon, weighed: price.map(|price| weighed(carbon, price, question.price_weight)), horizon }
     }
 
     /// Returns the starts to compare, in order: the earliest, the latest, and each time between at which a window's
@@ -118,12 +132,12 @@ impl<'a> Windows<'a> {
     }
 
     fn knots(&self) -> impl Iterator<Item = DateTime<Utc>> + '_ {
-        self.carbon.knots().chain(self.price.into_iter().flat_map(Cumulated::knots))
+        self.carbon.knots().chain(self.weighed.iter().flat_map(Cumulated::knots))
     }
 
     /// Returns the window that begins at a start.
     pub(super) fn at(&self, start: DateTime<Utc>) -> StartWindow {
-        let StartQuestion { now, duration, power, idle_power, price_weight, .. } = self.question;
+        let StartQuestion { now, duration, power, idle_power, .. } = self.question;
         let end = start.checked_add_signed(duration.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC);
         let emissions = |values: &Cumulated| {
             let mean = |from, to| GramsPerKwh::new(values.mean(from, to).max(0.0));
@@ -132,7 +146,7 @@ impl<'a> Windows<'a> {
             *power * *duration * mean(start, end) + idle.unwrap_or_default()
         };
         let carbon = emissions(self.carbon);
-        let cost = self.price.map_or(carbon, |price| carbon * (1.0 - price_weight) + emissions(price) * *price_weight);
+        let cost = self.weighed.as_ref().map_or(carbon, emissions);
         let intensity = GramsPerKwh::new(self.carbon.mean(start, end).max(0.0));
         let constant = StartWindow { start, end, intensity, carbon, cost, basis: self.basis(start, end) };
         self.question.profile.as_ref().and_then(|profile| self.planned(profile, &constant)).unwrap_or(constant)
@@ -170,11 +184,9 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// Returns the cost of energy between two times, with the price if it has a weight.
+    /// Returns the mean cost of energy between two times, of which `intensity` is the mean intensity.
     fn cost_of(&self, intensity: GramsPerKwh, from: DateTime<Utc>, to: DateTime<Utc>) -> GramsPerKwh {
-        let weight = self.question.price_weight;
-        let price = |price: &Cumulated| GramsPerKwh::new(price.mean(from, to).max(0.0));
-        self.price.map_or(intensity, |own| intensity * (1.0 - weight) + price(own) * weight)
+        self.weighed.as_ref().map_or(intensity, |weighed| GramsPerKwh::new(weighed.mean(from, to).max(0.0)))
     }
 
     /// Returns the poorest basis of the slots between two times.
