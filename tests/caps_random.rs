@@ -8,7 +8,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, Settings};
+use wattune::controller::{
+    Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, Phase, ProgressReport, Settings,
+};
 use wattune::gpu::handle::Sampling;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
@@ -259,6 +261,39 @@ impl Node {
         self.controller.tick().await;
     }
 
+    /// Registers a job on the first GPU, and trains until it is planned.
+    async fn planned(&mut self, slowdown: f64) -> JobId {
+        self.controller.tick().await;
+        self.carry_out(&Happens::Register { gpu: 0, priority: 0, slowdown }).await;
+        for _ in 0..1000 {
+            self.second().await;
+            if self.controller.jobs()[0].phase == Some(Phase::Planned) {
+                return self.jobs[0].0.clone();
+            }
+        }
+        panic!("never planned: {:#?}", self.controller.jobs());
+    }
+
+    /// Announces an event of an hour without a ramp, and returns its start.
+    async fn announce(&mut self, starts_in: i64, target_w: f64, notice_s: Option<f64>) -> DateTime<Utc> {
+        let start = self.clock.utc() + TimeDelta::seconds(starts_in);
+        let new = NewEvent {
+            id: "sudden".to_owned(),
+            start,
+            end: start + TimeDelta::hours(1),
+            target_w: Some(target_w),
+            target_pct: None,
+            notice_s,
+            ramp_s: None,
+            rebound_w: None,
+            rebound_pct: None,
+            rebound_s: None,
+        };
+        let event = DemandResponse::try_from(new).expect("right");
+        self.controller.announce(event, Caller::Local).await.expect("accepted");
+        start
+    }
+
     /// A second later, each job tells how far it is.
     async fn report(&mut self) {
         self.clock.advance(Seconds::new(1.0));
@@ -351,21 +386,7 @@ async fn a_ceiling_out_of_reach_is_not_waited_for_and_late_plans_come() {
 async fn limits_are_down_when_an_event_without_notice_begins() {
     let mut node = Node::start(None, Vec::new(), 0.0).await;
     node.controller.tick().await;
-    let start = node.clock.utc() + TimeDelta::seconds(20);
-    let new = NewEvent {
-        id: "sudden".to_owned(),
-        start,
-        end: start + TimeDelta::hours(1),
-        target_w: Some(600.0),
-        target_pct: None,
-        notice_s: Some(0.0),
-        ramp_s: None,
-        rebound_w: None,
-        rebound_pct: None,
-        rebound_s: None,
-    };
-    let event = DemandResponse::try_from(new).expect("right");
-    node.controller.announce(event, Caller::Local).await.expect("accepted");
+    let start = node.announce(20, 600.0, Some(0.0)).await;
     // The lead is 5 s.
     while node.clock.utc() < start - TimeDelta::seconds(8) {
         node.second().await;
@@ -379,5 +400,53 @@ async fn limits_are_down_when_an_event_without_notice_begins() {
         node.second().await;
     }
     assert!(sum(&node) <= 600_000, "{} mW when the event begins", sum(&node));
+    node.controller.shut_down().await;
+}
+
+#[tokio::test]
+async fn the_status_knows_an_event_without_notice_once_limits_are_lowered_for_it() {
+    let mut node = Node::start(None, Vec::new(), 60.0).await;
+    let job = node.planned(0.1).await;
+    let start = node.announce(200, 420.0, Some(0.0)).await;
+    while node.clock.utc() < start - TimeDelta::seconds(100) {
+        node.second().await;
+    }
+    assert_eq!(node.controller.status().cap, None);
+    // The lead is a little more than the minute that a search for plans may take.
+    while node.clock.utc() < start - TimeDelta::seconds(10) {
+        node.second().await;
+    }
+    let cap = node.controller.status().cap.expect("known");
+    assert_eq!((cap.limit_w, cap.source, cap.next_change, cap.next_limit_w), (None, None, Some(start), Some(420.0)));
+    assert!(cap.limits_sum_w <= 420.0, "{}", cap.limits_sum_w);
+    // The three other GPUs have 100 W each.
+    let reason = node.controller.job(&job).await.expect("it runs").reason;
+    let from = start.format("%FT%TZ");
+    let expected =
+        format!("limited to 120 W ahead of the node's cap of 420 W from {from} on (demand-response event sudden)");
+    assert!(reason.contains(&expected), "{reason}");
+    node.controller.shut_down().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_plan_above_the_cap_is_unknown() {
+    let mut node = Node::start(None, Vec::new(), 60.0).await;
+    // A job that may lose no time is measured at its maximum limit alone.
+    let job = node.planned(0.0).await;
+    assert!(node.controller.job(&job).await.expect("it runs").expected_end.is_some());
+    let plan = node.controller.plan_of(&job).expect("it runs");
+    assert!(plan.expected_end.is_some() && plan.expected_slowdown.is_some(), "{plan:#?}");
+    node.announce(600, 400.0, None).await;
+    for _ in 0..10 {
+        node.second().await;
+    }
+    let plan = node.controller.plan_of(&job).expect("it runs");
+    assert!(plan.segments.iter().all(|segment| segment.power_limits_w == [280.0]), "{plan:#?}");
+    assert!(plan.warnings.iter().any(|warning| warning.contains("exceed the node's cap")), "{plan:#?}");
+    assert_eq!((plan.expected_end, plan.expected_slowdown), (None, None));
+    assert_eq!(node.controller.job(&job).await.expect("it runs").expected_end, None);
+    node.controller.withdraw(&EventId::new("sudden").expect("an id"), Caller::Local).await.expect("announced");
+    node.second().await;
+    assert!(node.controller.plan_of(&job).expect("it runs").expected_end.is_some());
     node.controller.shut_down().await;
 }

@@ -2,9 +2,10 @@
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use wattune::controller::{Caller, NewJob, ProgressReport, Settings};
+use wattune::controller::view::JobView;
+use wattune::controller::{Caller, Controller, NewJob, Phase, ProgressReport, Settings};
 use wattune_core::domain::{JobId, Work};
-use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
 use crate::support::{self, one_gpu};
 
@@ -74,4 +75,49 @@ async fn the_maximum_slowdown_holds_when_the_work_changes() {
         let is_reported = warnings.iter().any(|warning| warning.contains("exceeded"));
         assert!(!is_reported || slowdown > run.max_slowdown - TOLERANCE, "{slowdown} {run:?} {warnings:?}");
     }
+}
+
+/// Trains with a report in each second until the job is as wanted.
+async fn until(
+    bench: &mut one_gpu::OneGpu,
+    controller: &mut Controller,
+    id: &JobId,
+    is_so: impl Fn(&JobView) -> bool,
+) -> JobView {
+    for _ in 0..3000 {
+        // On the heap: the test's future has few of these at once.
+        Box::pin(bench.pass(STEP, controller)).await;
+        let done = bench.gpu.work_done();
+        controller.progress(id, ProgressReport::new(done, None)).await.expect("taken");
+        let view = controller.job(id).await.expect("known");
+        if is_so(&view) {
+            return view;
+        }
+    }
+    panic!("never so: {:#?}", controller.job(id).await.expect("known"))
+}
+
+#[tokio::test]
+async fn a_job_that_waits_for_a_new_profile_waits_after_a_restart_too() {
+    let mut bench = one_gpu::OneGpu::new(Settings::default()).await;
+    let load = |part: f64| one_gpu::load(Watts::new(680.0), SamplesPerSecond::new(100.0) * part);
+    let mut controller = bench.start().await;
+    let job = NewJob { work: Work::TotalSamples(Samples::new(2e6)), ..support::job("changes", 0.1) };
+    let id = JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id");
+    bench.gpu.run(Some(load(1.0)));
+    until(&mut bench, &mut controller, &id, |view| view.phase == Some(Phase::Planned)).await;
+    bench.gpu.run(Some(load(0.8)));
+    let waits = |view: &JobView| view.reason.contains("throughput differs from the profile");
+    until(&mut bench, &mut controller, &id, waits).await;
+    for _ in 0..10 {
+        assert!(waits(&until(&mut bench, &mut controller, &id, |_| true).await));
+    }
+    drop(controller);
+    let mut controller = bench.start().await;
+    let view = until(&mut bench, &mut controller, &id, |view| view.phase != Some(Phase::Waiting)).await;
+    assert!(waits(&view) && view.power_limit_w == Some(one_gpu::MAX.get()), "{view:#?}");
+    // The next daemon sees the difference, too, and profiles the job again.
+    until(&mut bench, &mut controller, &id, |view| view.reason.starts_with("measuring throughput")).await;
+    let view = until(&mut bench, &mut controller, &id, |view| view.phase == Some(Phase::Planned)).await;
+    assert!(view.slowdown.is_none_or(|slowdown| slowdown < 0.1), "{view:#?}");
 }

@@ -11,7 +11,7 @@ use wattune_core::domain::{Activity, JobId, JobKey, JobSpec, Owners, ProgressSou
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, JobFacts};
 use wattune_core::profile::ProgressAccount;
-use wattune_core::units::{Samples, Seconds};
+use wattune_core::units::{Joules, Samples, Seconds};
 
 /// A job as stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +67,22 @@ pub struct StoredProgress {
     /// Presence of the job on its GPUs.
     #[serde(default, skip_serializing_if = "Presence::is_usual")]
     pub presence: Presence,
+    /// Progress at the job's first plan after its last profiling; `None` before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_plan: Option<StoredFirstPlan>,
+}
+
+/// Progress of a job at its first plan after its last profiling.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StoredFirstPlan {
+    /// Time of the plan.
+    pub at: DateTime<Utc>,
+    /// Time since the first report, without the job's own pauses.
+    pub elapsed: Seconds,
+    /// Time that the samples done by then take at the reference throughput.
+    pub reference_time: Seconds,
+    /// Energy of the job by then, without that of its own pauses.
+    pub energy: Joules,
 }
 
 /// Summary of the progress reports that one run of the daemon received from a job. It serves to detect likely mistakes

@@ -3,6 +3,7 @@
 mod books;
 mod key;
 mod pausing;
+mod restarts;
 mod start;
 mod suspend;
 

@@ -129,6 +129,29 @@ async fn a_job_that_ignores_the_request_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_wall_clock_that_is_set_does_not_end_a_request_to_suspend() {
+    let mut world = World::start(sunny).await;
+    let id = world.register(suspendable()).await;
+    world.train(0, true);
+    until_asked(&mut world, &id).await;
+    world.pass(60.0).await;
+    // By more than the time after which a job counts as unable to suspend.
+    world.clock.jump(TimeDelta::minutes(20));
+    for _ in 0..3 {
+        world.pass(10.0).await;
+        let reported = world.report(&id, 0).await;
+        assert_eq!(reported.wanted, Wanted::Suspend, "{reported:#?}");
+    }
+    world.train(0, false);
+    world.controller.suspended(&id, Caller::Local).await.expect("suspended");
+    let view = world.view(&id).await;
+    assert!(!view.warnings.iter().any(|warning| warning.contains("did not")), "{view:#?}");
+    // The median of the stated 60 s and of the 90 s that it took.
+    let learned = view.suspend.expect("offered").checkpoint_s;
+    assert!((60.0..=90.0).contains(&learned), "{learned}");
+}
+
+#[tokio::test]
 async fn only_a_job_that_offered_it_is_suspended() {
     let mut world = World::start(sunny).await;
     let id = world.register(support::job("plain", 0.03)).await;

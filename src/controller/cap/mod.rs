@@ -45,6 +45,15 @@ pub(super) struct CapChange {
     pub(super) after: Option<(f64, String)>,
 }
 
+/// Cap for which limits are lowered now.
+pub(super) struct CapCause {
+    pub(super) cap: Watts,
+    /// Rule that sets the cap, in words.
+    pub(super) source: String,
+    /// Time from which the cap holds; `None` if it holds already.
+    pub(super) from: Option<DateTime<Utc>>,
+}
+
 /// Cap that was binding when limits were last written, shared with the supervisor, which restores limits without the
 /// controller.
 #[derive(Clone, Debug, Default)]
@@ -130,6 +139,19 @@ impl Cap {
         let lead = self.lead(settings).to_delta().max(chrono::TimeDelta::milliseconds(1));
         let cap = schedule.over(&Slot::new(now, now + lead)?)?.to_milliwatts();
         Some(PowerLimit::from_milliwatts(cap).watts())
+    }
+
+    /// Returns the cap for which limits are lowered now, with its rule: the cap of [`soon`](Self::soon). `None` if there
+    /// is none.
+    pub(super) fn cause(&self, demand: &Demand<'_>) -> Option<CapCause> {
+        let now = demand.now.utc;
+        let schedule = self.schedule_ahead(demand.gpus.maximum_limits(), demand.settings, now);
+        let end = now + self.lead(demand.settings).to_delta();
+        let strictest = schedule.over(&Slot::new(now, end)?)?;
+        let is_strictest = |at: &DateTime<Utc>| schedule.cap_at(*at).is_some_and(|cap| cap <= strictest);
+        let at = [now].into_iter().chain(schedule.boundaries(now, end)).chain([end]).find(is_strictest)?;
+        let (cap, source) = schedule.binding_at(at)?;
+        Some(CapCause { cap, source: source.to_string(), from: (at > now).then_some(at) })
     }
 
     /// Returns, in milliwatts, the strictest cap in the time from now until a lower limit requested now is certain to

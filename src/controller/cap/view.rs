@@ -9,10 +9,11 @@ use wattune_core::domain::Slot;
 use wattune_core::units::Watts;
 
 impl Cap {
-    /// Returns the view of the cap; `None` if no cap holds now and none is known for later.
+    /// Returns the view of the cap; `None` if no cap holds now and none is known for later. An event with a short
+    /// notice is known once limits are lowered for it.
     pub(crate) fn view(&self, demand: &Demand<'_>) -> Option<CapView> {
         let now = demand.now;
-        let schedule = self.schedule(demand.gpus.maximum_limits(), now.utc);
+        let schedule = self.schedule_ahead(demand.gpus.maximum_limits(), demand.settings, now.utc);
         if schedule.is_empty() {
             return None;
         }
@@ -38,7 +39,7 @@ impl Cap {
     /// Returns the cap's problems, in one sentence each.
     pub(crate) fn problems(&self, demand: &Demand<'_>) -> Vec<String> {
         let (now, most) = (demand.now, demand.gpus.maximum_limits());
-        let schedule = self.schedule(most, now.utc);
+        let schedule = self.schedule_ahead(most, demand.settings, now.utc);
         if schedule.is_empty() {
             return Vec::new();
         }

@@ -13,10 +13,10 @@ use crate::controller::accounting::HourlyEmissions;
 use crate::controller::planning::ReplanReason;
 use crate::store::{StoredJob, StoredProgress};
 use wattune_core::domain::{
-    DeviceKind, GpuId, JobId, JobSpec, Owners, PowerLimit, Profile, ProfileKey, SetPoint, Work,
+    Activity, DeviceKind, GpuId, JobId, JobSpec, Owners, PowerLimit, Profile, ProfileKey, SetPoint, Work,
 };
 use wattune_core::ledger::report::Saved;
-use wattune_core::plan::{AppliedSetPoint, Plan};
+use wattune_core::plan::{AppliedSetPoint, JobActivity, Plan};
 use wattune_core::profile::steps::{GroupRange, Setting, joined};
 use wattune_core::profile::{AccountHistory, Profiler, Record, Settings as ProfileSettings, Stage, StallDetector};
 use wattune_core::time::{Monotonic, Now};
@@ -76,6 +76,27 @@ impl Idling {
     }
 }
 
+/// Duration up to now of something that may have begun under an earlier daemon. It grows with the monotonic clock, so
+/// that setting the wall clock does not change it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elapsed {
+    /// Duration at the time `at`.
+    before: Seconds,
+    at: Monotonic,
+}
+
+impl Elapsed {
+    /// Returns the duration since `begin`.
+    pub(super) fn since(begin: DateTime<Utc>, now: Now) -> Self {
+        Self { before: Seconds::from_delta(now.utc - begin).max(Seconds::ZERO), at: now.monotonic }
+    }
+
+    /// Returns the duration up to `now`.
+    pub(super) fn until(self, now: Now) -> Seconds {
+        self.before + now.monotonic.since(self.at)
+    }
+}
+
 /// Effect of the node's cap on a job's sweep, which measures throughput and power at each power limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum SweepCeiling {
@@ -130,6 +151,8 @@ pub(crate) struct Job {
     pub(crate) full_ceilings: Vec<PowerLimit>,
     /// Effect of the node's cap on the job's sweep.
     pub(crate) sweep_ceiling: SweepCeiling,
+    /// True if the node's cap had lowered the ceilings when an earlier daemon ended, until this one fits the sweep.
+    pub(super) was_lowered: bool,
     /// Key under which the job's profile is stored.
     pub(crate) key: ProfileKey,
     pub(crate) registered_at: DateTime<Utc>,
@@ -170,6 +193,10 @@ pub(crate) struct Job {
     /// Set point that is applied from the plan, and the time since which it applies; `None` if no plan is followed.
     pub(crate) applied: Option<AppliedSetPoint>,
     pub(crate) idling: Idling,
+    /// Time since the request to suspend; `None` unless this daemon has asked the job or knows that an earlier one did.
+    pub(super) asked_for: Option<Elapsed>,
+    /// Time since the job was started again after a suspension, until it makes progress; `None` at other times.
+    pub(super) restarting_for: Option<Elapsed>,
     /// Detector of the job's own pauses, such as evaluation and checkpoints.
     pub(crate) stalls: StallDetector,
     pub(super) history: AccountHistory,
@@ -202,6 +229,7 @@ impl Job {
         now: Now,
     ) -> Self {
         let lease_until = now.monotonic.after(spec.lease);
+        let restarting_for = stored.presence.restarted_at.map(|since| Elapsed::since(since, now));
         let mut job = Self {
             key: profile_key(&spec, &[]),
             id,
@@ -212,6 +240,7 @@ impl Job {
             groups: Vec::new(),
             full_ceilings: Vec::new(),
             sweep_ceiling: SweepCeiling::Full,
+            was_lowered: false,
             registered_at,
             owners: Owners::default(),
             progress: stored,
@@ -231,6 +260,8 @@ impl Job {
             saved: None,
             applied: None,
             idling: Idling::default(),
+            asked_for: None,
+            restarting_for,
             stalls: StallDetector::new(stored.account),
             history: AccountHistory::default(),
             unsaved: false,
@@ -245,7 +276,11 @@ impl Job {
         if let Some((settings, known)) = profiling {
             job.equip(groups, settings, known);
         }
+        if let Some(before) = stored.account.drifting {
+            job.history.push(Monotonic::default(), before, Seconds::ZERO);
+        }
         if std::mem::take(&mut job.progress.has_lowered_ceilings) {
+            job.was_lowered = true;
             let reference = job.progress.lowered_reference.take().map(SamplesPerSecond::new);
             job.note_other_ceilings(reference);
         }
@@ -261,7 +296,11 @@ impl Job {
         let profiler = profiler.with_gpus(gpus);
         self.profiler = Some(match &self.profiler {
             Some(before) => profiler.continuing(before),
-            None => profiler,
+            None => {
+                let account = &self.progress.account;
+                let profiler = profiler.with_spacing(account.spacing);
+                if account.drifting.is_some() { profiler.waiting() } else { profiler }
+            }
         });
         self.key = profile_key(&self.spec, &groups);
         self.full_ceilings = groups.iter().map(|g| g.range.ceiling).collect();
@@ -318,9 +357,17 @@ impl Job {
         Some((total - Samples::new(done)).max(Samples::ZERO))
     }
 
+    /// Returns the time since the last report, by the wall clock if an earlier daemon received it; `None` before the
+    /// first report.
+    pub(super) fn since_last_report(&self, now: Now) -> Option<Seconds> {
+        let by_wall_clock = || Some(Seconds::from_delta(now.utc - self.progress.last?.received).max(Seconds::ZERO));
+        self.last_report_at.map(|at| now.monotonic.since(at)).or_else(by_wall_clock)
+    }
+
     /// Returns first the samples done by now, and second the time that planning counts for these samples: the time that
     /// they take at the reference throughput, plus the time lost to lower limits. Extrapolates from the last report, at
-    /// the throughput of the setting in force.
+    /// the throughput of the setting in force or, until the job has reported to this daemon, at the reference
+    /// throughput.
     pub(crate) fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         if let Some(idle) = self.absent_time(now) {
@@ -332,16 +379,25 @@ impl Job {
         // Without a report for longer than usual, the job may no longer train.
         let spacing = self.profiler.as_ref().and_then(Profiler::spacing).unwrap_or_default();
         let longest = self.spec.lease.max(spacing * LATE);
-        let since = self.last_report_at.map_or(Seconds::ZERO, |at| now.monotonic.since(at)).min(longest);
-        let idle = self.idling.since_report.min(since);
-        let (rate, training) = match self.throughput_now() {
-            Some(rate) if self.last_report_at.is_some() => (rate, since - idle),
-            _ => (SamplesPerSecond::ZERO, Seconds::ZERO),
+        let (since, rate) = if self.is_alive() {
+            (self.since_last_report(now), self.throughput_now())
+        } else {
+            // The limits since a report to an earlier daemon are not known: the next report says what they cost.
+            (self.since_last_report(now).filter(|_| self.trains_on()), self.reference())
         };
+        let since = since.unwrap_or_default().min(longest);
+        let idle = self.idling.since_report.min(since);
+        let (rate, training) = rate.map_or((SamplesPerSecond::ZERO, Seconds::ZERO), |rate| (rate, since - idle));
         let samples = account.samples + rate * training;
         let Some(reference) = self.reference() else { return (samples, account.active + training + idle) };
         let lost = account.lost_time(reference) + training * (1.0 - rate / reference) + idle;
         (samples, account.reference_time(samples, reference) + lost)
+    }
+
+    /// Returns whether the job neither restarts nor was paused when an earlier daemon ended.
+    fn trains_on(&self) -> bool {
+        let was_paused = matches!(self.progress.activity, Some(Activity::PausedSince(_)));
+        self.activity() == JobActivity::Training && !was_paused
     }
 
     /// Returns the set point of a GPU that the job wants now; `None` for its original limit.

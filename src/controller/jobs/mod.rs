@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 pub(super) use choice::StartChoice;
 pub use choice::{BeginReason, Wanted};
 pub use job::Phase;
+#[cfg(test)]
+pub(super) use job::PriorProfile;
 pub(super) use job::{Group, Job, SweepCeiling};
 pub use progress::ProgressReport;
 
@@ -183,7 +185,7 @@ impl Jobs {
             let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
             let why = job.spec.gpus.iter().find_map(|id| gpus.get(id)?.why_no_clocks());
             let Some(why) = why else { continue };
-            tracing::warn!(job.id = %job.id, "job {}: wattune sets only power limits from now on and locks no clocks: {why}", job.id);
+            tracing::warn!(job.id = %job.id, "job {}: clock locks disabled: {why}", job.id);
             profiler.disable_clocks();
             // The plan may contain operating points with locked clocks.
             job.plan = None;

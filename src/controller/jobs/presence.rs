@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::choice::{StartChoice, Wanted};
-use super::job::{Job, Phase};
+use super::job::{Elapsed, Job, Phase};
 use super::reports::ReceivedReports;
 use crate::controller::planning::ReplanReason;
 use crate::store::Absence;
@@ -140,13 +140,19 @@ impl Job {
         let declared = offer.checkpoint;
         let presence = &mut self.progress.presence;
         match (presence.suspend_asked_at, is_planned) {
-            (None, true) => (presence.suspend_asked_at, self.unsaved) = (Some(now.utc), true),
-            (Some(_), false) => (presence.suspend_asked_at, self.unsaved) = (None, true),
+            (None, true) => {
+                (presence.suspend_asked_at, self.unsaved) = (Some(now.utc), true);
+                self.asked_for = Some(Elapsed::since(now.utc, now));
+            }
+            (Some(_), false) => {
+                (presence.suspend_asked_at, self.unsaved) = (None, true);
+                self.asked_for = None;
+            }
             (Some(since), true) => {
                 let patience = presence.checkpoints.estimate(declared) * CHECKPOINTS + PATIENCE;
-                if Seconds::from_delta(now.utc - since) > patience {
+                if self.asked_for.get_or_insert(Elapsed::since(since, now)).until(now) > patience {
                     (presence.suspend_asked_at, presence.is_deaf) = (None, true);
-                    self.unsaved = true;
+                    (self.asked_for, self.unsaved) = (None, true);
                     self.replan = Some(ReplanReason::Resumed);
                     tracing::warn!(job.id = %self.id, "job {} did not suspend although it was asked to", self.id);
                 }
@@ -195,6 +201,7 @@ impl Job {
                 presence.stops += 1;
                 presence.suspended_for += Seconds::from_delta(now.utc - since).max(Seconds::ZERO);
                 presence.restarted_at = Some(now.utc);
+                self.restarting_for = Some(Elapsed::since(now.utc, now));
                 self.progress.activity = Some(Activity::RunningSince(now.utc));
             }
         }
@@ -202,6 +209,7 @@ impl Job {
         presence.is_guest = is_guest;
         presence.present_since = Some(now.utc);
         presence.suspend_asked_at = None;
+        self.asked_for = None;
         self.received_reports = ReceivedReports::of(None);
         self.renew_lease(now);
         self.applied = None;
@@ -219,12 +227,13 @@ impl Job {
         self.count_absent_time(now);
         let presence = &mut self.progress.presence;
         if let Some(asked) = presence.suspend_asked_at.take() {
-            let took = Seconds::from_delta(now.utc - asked).max(Seconds::ZERO);
+            let took = self.asked_for.take().unwrap_or(Elapsed::since(asked, now)).until(now);
             presence.checkpoints.observe(took);
             presence.stop_time += took;
         }
         presence.absence = Some(Absence::SuspendedSince(now.utc));
         (presence.is_deaf, presence.is_guest, presence.restarted_at) = (false, false, None);
+        self.restarting_for = None;
         self.progress.activity = Some(Activity::PausedSince(now.utc));
         // Like a newly registered job, the job counts as running only once it has reported again.
         self.last_report_at = None;
@@ -236,9 +245,7 @@ impl Job {
 
     /// Counts the time since the last report as time without work that wattune caused.
     fn count_absent_time(&mut self, now: Now) {
-        let Some(last) = self.progress.last else { return };
-        let by_wall_clock = || Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO);
-        let passed = self.last_report_at.map_or_else(by_wall_clock, |at| now.monotonic.since(at));
+        let Some(passed) = self.since_last_report(now) else { return };
         self.stalls.count_idle_time(passed);
         self.account_for(passed, Samples::ZERO);
         if let Some(last) = &mut self.progress.last {
@@ -246,14 +253,25 @@ impl Job {
         }
     }
 
+    /// Returns the expected time until a job that was started again makes progress; zero for other jobs.
+    pub(crate) fn restart_left(&self, now: Now) -> Seconds {
+        let restarts = &self.progress.presence.restarts;
+        let restarting = self.restarting_for.zip(self.spec.offers.suspend.as_ref());
+        let left = |(passed, offer): (Elapsed, &SuspendOffer)| restarts.estimate(offer.restart) - passed.until(now);
+        restarting.map_or(Seconds::ZERO, left).max(Seconds::ZERO)
+    }
+
     /// Records that the job has restarted: it made progress beyond that before the last suspension.
     pub(super) fn note_restarted(&mut self, now: Now) {
-        let presence = &mut self.progress.presence;
-        if let Some(since) = presence.restarted_at.take() {
-            let took = Seconds::from_delta(now.utc - since).max(Seconds::ZERO);
+        if let Some(passed) = self.restarting_for.take() {
+            let presence = &mut self.progress.presence;
+            let took = passed.until(now);
+            presence.restarted_at = None;
             presence.restarts.observe(took);
             presence.stop_time += took;
             self.unsaved = true;
+            // The plan still has the rest of the expected time to restart.
+            self.replan.get_or_insert(ReplanReason::Resumed);
         }
     }
 

@@ -37,6 +37,31 @@ impl ProgressReport {
     pub fn new(samples: Samples, at: Option<Seconds>) -> Self {
         Self { samples, at, total: None, source: ProgressSource::default() }
     }
+
+    /// Checks the report on its own. `last_at` is the time of the last report on the client's clock, if known.
+    fn check(&self, last_at: Option<Seconds>) -> Result<(), InvalidJob> {
+        let invalid = |field, why| Err(InvalidJob { field, why });
+        if self.samples < Samples::ZERO {
+            return invalid("samples", format!("is {}; it is a count and cannot be negative", self.samples.get()));
+        }
+        if self.samples.get() > MOST_SAMPLES {
+            let why = format!("is {:e}; no run counts beyond {MOST_SAMPLES:e} samples", self.samples.get());
+            return invalid("samples", why);
+        }
+        if let Some(total) = self.total.filter(|t| *t <= Samples::ZERO || t.get() > MOST_SAMPLES) {
+            let why = format!("is {:e}; it must be more than 0 and at most {MOST_SAMPLES:e}", total.get());
+            return invalid("total_samples", why);
+        }
+        if self.at.is_some_and(|at| at < Seconds::ZERO) {
+            return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
+        }
+        if let Some(at) = self.at.filter(|at| *at > LATEST_AT) {
+            let hint = unit_hint(at, last_at.unwrap_or(at));
+            let why = format!("is {:e}; it counts seconds, at most {:e}{hint}", at.get(), LATEST_AT.get());
+            return invalid("at_s", why);
+        }
+        Ok(())
+    }
 }
 
 impl Job {
@@ -112,30 +137,11 @@ impl Job {
     ///
     /// # Errors
     /// If the report is invalid or contradicts the previous one; then nothing but the lease changes.
-    pub(crate) fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
+    pub(crate) fn report(&mut self, mut report: ProgressReport, now: Now) -> Result<(), ControlError> {
         self.renew_lease(now);
-        let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
-        if report.samples < Samples::ZERO {
-            return invalid("samples", format!("is {}; it is a count and cannot be negative", report.samples.get()));
-        }
-        if report.samples.get() > MOST_SAMPLES {
-            let why = format!("is {:e}; no run counts beyond {MOST_SAMPLES:e} samples", report.samples.get());
-            return invalid("samples", why);
-        }
-        if let Some(total) = report.total.filter(|t| *t <= Samples::ZERO || t.get() > MOST_SAMPLES) {
-            let why = format!("is {:e}; it must be more than 0 and at most {MOST_SAMPLES:e}", total.get());
-            return invalid("total_samples", why);
-        }
-        if report.at.is_some_and(|at| at < Seconds::ZERO) {
-            return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
-        }
-        if let Some(at) = report.at.filter(|at| *at > LATEST_AT) {
-            let hint = unit_hint(at, self.progress.last.and_then(|last| last.at_s).map_or(at, Seconds::new));
-            let why = format!("is {:e}; it counts seconds, at most {:e}{hint}", at.get(), LATEST_AT.get());
-            return invalid("at_s", why);
-        }
-        let mut report = report;
-        if let Some(last) = self.progress.last {
+        let last = self.progress.last;
+        report.check(last.and_then(|last| last.at_s).map(Seconds::new))?;
+        if let Some(last) = last {
             // A job that was suspended goes on from its checkpoint, and does some of its work again.
             let is_redone = self.progress.presence.restarted_at.is_some() && report.samples.get() <= last.samples;
             if is_redone {
@@ -148,36 +154,9 @@ impl Job {
                     report.samples.get(),
                     last.samples
                 );
-                return invalid("samples", why);
+                return Err(InvalidJob { field: "samples", why }.into());
             }
-            let by_wall_clock = || Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO);
-            let passed = self.last_report_at.map_or_else(by_wall_clock, |at| now.monotonic.since(at));
-            let span = match report.at.zip(last.at_s.map(Seconds::new)) {
-                Some((at, before)) if at < before - NEW_CLOCK => {
-                    self.received_reports.restart_clock(before, at);
-                    passed
-                }
-                Some((at, before)) if at < before => {
-                    let (at, before) = (Short(at.get()), Short(before.get()));
-                    let why =
-                        format!("is {at}, before the {before} reported last; it must come from a monotonic clock");
-                    return invalid("at_s", why);
-                }
-                Some((at, before)) if at - before > self.received_reports.longest_advance(passed) => {
-                    let why = format!(
-                        "is {}, {} after the {} reported last, but only {} have passed; it counts seconds of one \
-                         monotonic clock{}",
-                        Short(at.get()),
-                        Lasting(at - before),
-                        Short(before.get()),
-                        Lasting(passed),
-                        unit_hint(at, before + passed)
-                    );
-                    return invalid("at_s", why);
-                }
-                Some((at, before)) => at - before,
-                None => passed,
-            };
+            let span = self.elapsed_since(&last, report.at, now)?;
             let done = report.samples - Samples::new(last.samples);
             self.account_for(span, done);
             if done > Samples::ZERO {
@@ -198,30 +177,65 @@ impl Job {
         self.received_reports.note(report.samples, report.at, now.monotonic);
         let trains = self.activity() == JobActivity::Training;
         self.allow_learning(now);
-        let reference = self.reference();
-        if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
-            let before = profiler.stage();
-            profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
-            if profiler.stage() != before {
-                self.replan = Some(ReplanReason::ProfileChanged);
-            }
-            if profiler.restarts() != self.history.restarts() {
-                if let Some(earlier) = profiler.changed_at().and_then(|at| self.history.work_until(at)) {
-                    self.stalls.set_earlier(earlier);
-                    self.progress.account.set_earlier(earlier);
-                }
-                // The reference of these accounts no longer applies.
-                self.history = AccountHistory::after(profiler.restarts());
-            } else if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
-                self.history.push(
-                    now.monotonic,
-                    self.progress.account.as_earlier(reference),
-                    profiler.detection_time(),
-                );
-            }
+        if trains {
+            self.update_profiler(&report, now);
         }
-        self.note_reference();
+        self.note_profiler();
         Ok(())
+    }
+
+    /// Returns the time from the last report to one at the time `at` on the client's clock, by that clock if both
+    /// reports have a time. A client's clock that has begun anew is recorded.
+    ///
+    /// # Errors
+    /// If the client's clock goes backwards, or advances much faster than the daemon's.
+    fn elapsed_since(&mut self, last: &LastReport, at: Option<Seconds>, now: Now) -> Result<Seconds, InvalidJob> {
+        let passed = self.since_last_report(now).unwrap_or_default();
+        let Some((at, before)) = at.zip(last.at_s.map(Seconds::new)) else { return Ok(passed) };
+        if at < before - NEW_CLOCK {
+            self.received_reports.restart_clock(before, at);
+            return Ok(passed);
+        }
+        let why = if at < before {
+            let (at, before) = (Short(at.get()), Short(before.get()));
+            format!("is {at}, before the {before} reported last; it must come from a monotonic clock")
+        } else if at - before > self.received_reports.longest_advance(passed) {
+            format!(
+                "is {}, {} after the {} reported last, but only {} have passed; it counts seconds of one monotonic \
+                 clock{}",
+                Short(at.get()),
+                Lasting(at - before),
+                Short(before.get()),
+                Lasting(passed),
+                unit_hint(at, before + passed)
+            )
+        } else {
+            return Ok(at - before);
+        };
+        Err(InvalidJob { field: "at_s", why })
+    }
+
+    /// Passes a report to the profiler. If the profiler detects that the job has changed, the account of the work until
+    /// then is fixed.
+    fn update_profiler(&mut self, report: &ProgressReport, now: Now) {
+        let reference = self.reference();
+        let Some(profiler) = &mut self.profiler else { return };
+        let before = profiler.stage();
+        profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
+        if profiler.stage() != before {
+            self.replan = Some(ReplanReason::ProfileChanged);
+        }
+        if profiler.restarts() != self.history.restarts() {
+            if let Some(earlier) = profiler.changed_at().and_then(|at| self.history.work_until(at)) {
+                self.stalls.set_earlier(earlier);
+                self.progress.account.set_earlier(earlier);
+            }
+            // The reference of these accounts no longer applies.
+            self.history = AccountHistory::after(profiler.restarts());
+        } else if let Some(reference) = reference.filter(|_| !profiler.is_drifting()) {
+            let account = self.progress.account.as_earlier(reference);
+            self.history.push(now.monotonic, account, profiler.detection_time());
+        }
     }
 
     /// Sets the job's total work, as a report states it. A plan for another total is made again.
@@ -252,6 +266,7 @@ impl Job {
         self.idling.since_report = Seconds::ZERO;
         let known = known_settings(self.profiler.as_ref());
         self.progress.account = self.stalls.report(span, done, &known);
+        self.note_profiler();
         if let (Some(profiler), Some(pauses)) = (&mut self.profiler, self.stalls.latest_pauses()) {
             profiler.exclude_pauses(pauses);
         }
@@ -262,12 +277,19 @@ impl Job {
     pub(super) fn note_other_ceilings(&mut self, reference: Option<SamplesPerSecond>) {
         let known = known_settings(self.profiler.as_ref());
         self.progress.account = self.stalls.note_other_ceilings(reference, &known);
+        self.note_profiler();
     }
 
-    /// Has the reference throughput at lowered ceilings stored, because a daemon that starts knows only the full ones.
-    pub(super) fn note_reference(&mut self) {
+    /// Has stored what a daemon that starts does not know from the profile: the reference throughput at lowered
+    /// ceilings, the usual time between reports, and the work before a change for which the job waits at its maximum
+    /// usable limits.
+    pub(super) fn note_profiler(&mut self) {
         let reference = self.reference().filter(|_| self.progress.has_lowered_ceilings);
         self.progress.lowered_reference = reference.map(SamplesPerSecond::get);
+        let Some(profiler) = &self.profiler else { return };
+        let account = &mut self.progress.account;
+        account.spacing = profiler.spacing().or(account.spacing);
+        account.drifting = profiler.waits_since().and_then(|since| self.history.work_until(since));
     }
 }
 

@@ -123,6 +123,15 @@ impl Job {
         Some(Slack { allowed, lost, full_duration: is_known.then_some(reference_duration), part })
     }
 
+    /// Returns the time within which the rest of the work must be done if the slowdown over the job's life is to stay
+    /// within `max_slowdown`; negative if that is no longer possible. `None` if the total work or the reference
+    /// throughput is unknown.
+    pub(in crate::controller) fn time_left(&self, max_slowdown: f64, now: Now) -> Option<Seconds> {
+        let (reference_duration, is_known) = self.reference_duration(self.reference()?);
+        let (_, elapsed) = self.progress_now(now);
+        is_known.then_some(reference_duration * (1.0 + max_slowdown) - elapsed)
+    }
+
     /// Passes the job's slack (time that it may still lose) to the profiler, whose measurements at lower limits cost
     /// time.
     pub(in crate::controller) fn allow_learning(&mut self, now: Now) {

@@ -60,15 +60,18 @@ impl Snapshot<'_> {
     /// Returns the ceilings of a job's sweep and the effect of the cap; `None` if the job has no profiler.
     fn ceilings_of(&self, job: &Job, schedule: &CapSchedule) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
         let profiler = job.profiler.as_ref()?;
-        let lowered = job.groups.iter().zip(&job.full_ceilings).any(|(g, full)| g.range.ceiling < *full);
-        if schedule.is_empty() || (profiler.is_complete() && !lowered) {
+        // After a restart of the daemon, a job whose ceilings were lowered has the full ones until this call.
+        let is_complete = profiler.is_complete() && !job.was_lowered;
+        let lowered =
+            job.was_lowered || job.groups.iter().zip(&job.full_ceilings).any(|(g, full)| g.range.ceiling < *full);
+        if schedule.is_empty() || (is_complete && !lowered) {
             return Some((job.full_ceilings.clone(), SweepCeiling::Full));
         }
         let mut groups = job.groups.clone();
         groups.iter_mut().zip(&job.full_ceilings).for_each(|(g, full)| g.range.ceiling = *full);
         // The ceilings of a complete or lowered sweep are raised only if there is enough power from now on for long
         // enough.
-        let cap = match profiler.is_complete() || lowered {
+        let cap = match is_complete || lowered {
             true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
             false => most_ahead(schedule, self.now.utc, self.cap.lead(self.settings)),
         };
@@ -81,7 +84,7 @@ impl Snapshot<'_> {
         }
         let ceilings: Vec<PowerLimit> = groups.iter().map(|g| g.range.ceiling).collect();
         let raised = groups.iter().zip(&job.groups).any(|(new, old)| new.range.ceiling > old.range.ceiling);
-        if profiler.is_complete() && !raised {
+        if is_complete && !raised {
             let to = job.groups.iter().map(|g| g.range.ceiling).collect();
             return Some((job.groups.iter().map(|g| g.range.ceiling).collect(), SweepCeiling::Lowered { to }));
         }
@@ -171,6 +174,7 @@ impl Job {
             self.change_ceilings(&fit.ceilings, settings.clone());
         }
         self.sweep_ceiling = fit.sweep_ceiling;
+        self.was_lowered = false;
     }
 
     /// Continues the sweep with other ceilings (highest limits to measure, one per group) and keeps the sweep's
@@ -184,7 +188,7 @@ impl Job {
         self.note_other_ceilings(self.reference());
         self.equip(groups, settings, known);
         self.progress.has_lowered_ceilings = ceilings != full;
-        self.note_reference();
+        self.note_profiler();
         self.full_ceilings = full;
         // A plan refers to points by their indices in the profile.
         self.plan = None;

@@ -75,8 +75,12 @@ impl Job {
         let left = self.remaining().filter(|left| *left > Samples::ZERO);
         let left = left.map(|left| (left - since_report).max(Samples::ZERO));
         let needed = left.map(|left| fastest.map_or(Seconds::ZERO, |rate| left / rate));
+        let presence = &self.progress.presence;
+        // A suspended job has saved its checkpoint already.
+        let suspended = presence.suspended_since().and(self.spec.offers.suspend.as_ref());
+        let restart = suspended.map_or(self.restart_left(now), |offer| presence.restarts.estimate(offer.restart));
         Outcome {
-            ends_at: needed.map(|needed| later(now.utc, needed.to_delta())),
+            ends_at: needed.map(|needed| later(now.utc, (restart + needed).to_delta())),
             slowdown: self.least_slowdown(),
             carbon: Some(self.emitted_before() + self.emissions.sum().carbon),
         }

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use crate::controller::cap::{Cap, Demand, LimitGrants};
+use crate::controller::cap::{Cap, CapCause, Demand, LimitGrants};
 use crate::controller::jobs::{Job, Phase};
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::Now;
-use wattune_core::units::Watts;
 
 impl Job {
     /// Updates the sentence that explains the job's current set point.
@@ -48,17 +47,21 @@ impl Job {
 pub(super) struct CapReduction {
     limit: PowerLimit,
     wanted: PowerLimit,
-    /// Node's cap in force now; `None` if no cap is in force yet but one begins soon.
-    cap: Option<Watts>,
-    source: Option<String>,
+    /// Cap that requires the reduction; `None` if it is unknown.
+    cause: Option<CapCause>,
 }
 
 impl fmt::Display for CapReduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "limited to {} by the node's cap", self.limit)?;
-        match (self.cap, &self.source) {
-            (Some(cap), Some(source)) => write!(f, " of {:.0} W ({source})", cap.get()),
-            _ => f.write_str(", which begins soon"),
+        write!(f, "limited to {} ", self.limit)?;
+        let Some(CapCause { cap, source, from }) = &self.cause else { return f.write_str("by the node's cap") };
+        let cap = cap.get();
+        match from {
+            // Lower limits must be in force when the cap begins.
+            Some(from) => {
+                write!(f, "ahead of the node's cap of {cap:.0} W from {} on ({source})", from.format("%FT%TZ"))
+            }
+            None => write!(f, "by the node's cap of {cap:.0} W ({source})"),
         }
     }
 }
@@ -73,9 +76,6 @@ impl CapReduction {
             is_cut.then_some((grant.limit, request.wanted))
         });
         let (limit, wanted) = cut.min()?;
-        let now = demand.now.utc;
-        let schedule = cap.schedule(demand.gpus.maximum_limits(), now);
-        let (cap, source) = schedule.binding_at(now).map(|(cap, source)| (cap, source.to_string())).unzip();
-        Some(Self { limit, wanted, cap, source })
+        Some(Self { limit, wanted, cause: cap.cause(demand) })
     }
 }

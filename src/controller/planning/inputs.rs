@@ -11,13 +11,14 @@ use crate::controller::jobs::{Group, Job};
 use crate::controller::node::Node;
 use crate::controller::settings::Settings;
 use crate::controller::signal::Signal;
+use crate::store::StoredFirstPlan;
 use wattune_core::domain::{
-    CarbonSeries, JobId, LimitRange, Objective, PowerLimit, Processes, Quoted, SetPoint, Slot, TimeSeries, Work,
+    CarbonSeries, JobId, Objective, PowerLimit, Processes, Quoted, SetPoint, Slot, TimeSeries, Work,
 };
 use wattune_core::forecast::{ErrorPaths, reference_intensity};
-use wattune_core::plan::{PastEmissions, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
+use wattune_core::plan::{FirstPlan, PastEmissions, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
 use wattune_core::time::Now;
-use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
+use wattune_core::units::{GramsPerKwh, Joules, PricePerMwh, Samples, Seconds, Watts};
 
 /// Maximum length of a planning horizon; beyond it, the planner assumes the horizon's mean intensity.
 const FURTHEST: TimeDelta = TimeDelta::days(30);
@@ -42,6 +43,7 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
         let Some(job) = node.jobs.get_mut(id) else { continue };
         let why = job.replan.take().unwrap_or(ReplanReason::WithOthers);
         tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
+        job.note_first_plan(node.gpus, now);
         let input = job.plan_input(&shared, node.gpus, window, now);
         let before =
             job.plan.clone().filter(|_| why.is_routine() && job.planned_out_of_band_cap == input.out_of_band_cap);
@@ -52,13 +54,69 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
 }
 
 impl Job {
-    /// Returns the job's mean carbon intensity and its emissions so far. The emissions are without those of the job's
-    /// own pauses, which power limits do not affect.
-    fn past_emissions(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
-        let span = Slot::new(self.progress.started_at?, now.utc)?;
-        let intensity = self.emissions.mean_intensity_over(&span)?;
-        let stalled = self.progress.account.stalled_energy * intensity;
-        Some(PastEmissions { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
+    /// Records the job's progress at its first plan after its last profiling. Plans before the first report do not count:
+    /// until then the job loads.
+    fn note_first_plan(&mut self, gpus: &Gpus, now: Now) {
+        let is_first = self.progress.first_plan.is_none() && self.progress.started_at.is_some();
+        let Some(reference) = self.reference().filter(|_| is_first) else { return };
+        let (samples, elapsed) = self.progress_now(now);
+        let account = &self.progress.account;
+        let reference_time = account.reference_time(samples, reference);
+        let energy = self.emissions.sum().energy + self.unrecorded_energy(gpus) - account.stalled_energy;
+        self.progress.first_plan = Some(StoredFirstPlan { at: now.utc, elapsed, reference_time, energy });
+        self.unsaved = true;
+    }
+
+    /// Drops the record of the first plan while the job is profiled again, for example because it now has the time to
+    /// measure further limits.
+    pub(super) fn drop_first_plan(&mut self) {
+        let is_profiled_again = self.profiler.as_ref().is_some_and(|profiler| !profiler.is_complete());
+        if is_profiled_again && self.progress.first_plan.take().is_some() {
+            self.unsaved = true;
+        }
+    }
+
+    /// Returns the energy of the GPUs that the job has alone since the ledger's last interval. In a job of a few hours,
+    /// even the energy of a minute of profiling is more than its plans may lose.
+    fn unrecorded_energy(&self, gpus: &Gpus) -> Joules {
+        let energy = |gpu: &Gpu| {
+            let reading = gpu.observed.energy_reading()?;
+            let interval = gpu.interval.as_ref().filter(|interval| !interval.has_rule_changes())?;
+            let age = interval.age(reading.at);
+            (age > Seconds::ZERO).then(|| interval.mean_power(reading.at, reading.metered) * age)
+        };
+        let is_alone = |gpu: &&Gpu| matches!(gpu.holders().as_slice(), [only] if *only == self.id);
+        self.spec.gpus.iter().filter_map(|id| gpus.get(id)).filter(is_alone).filter_map(energy).sum()
+    }
+
+    /// Returns the job's mean carbon intensity and its emissions since its first plan. The emissions are without those
+    /// of the job's own pauses, which power limits do not affect.
+    fn past_emissions(&self, gpus: &Gpus, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
+        let (first, started) = self.progress.first_plan.zip(self.progress.started_at)?;
+        let mean = |from, to| self.emissions.mean_intensity_over(&Slot::new(from, to)?);
+        let (intensity, whole) = (mean(first.at, now.utc)?, mean(started, now.utc)?);
+        let before = first.energy * mean(started, first.at).unwrap_or(intensity);
+        let stalled = self.progress.account.stalled_energy * whole;
+        let emitted = self.emissions.sum().estimate(reference) + self.unrecorded_energy(gpus) * intensity;
+        Some(PastEmissions { intensity, carbon: emitted - stalled - before })
+    }
+
+    fn first_plan(&self) -> FirstPlan {
+        let first = self.progress.first_plan;
+        first.map_or_else(FirstPlan::default, |f| FirstPlan { elapsed: f.elapsed, reference_time: f.reference_time })
+    }
+
+    /// Returns the mean power of the job's own pauses, at most the maximum usable limits; zero while none was metered.
+    /// Accounts of older versions have the energy of pauses, but not their time.
+    fn pause_power(&self) -> Watts {
+        let account = &self.progress.account;
+        let mean = if account.metered > Seconds::ZERO { account.stalled_energy / account.metered } else { Watts::ZERO };
+        mean.min(self.max_power())
+    }
+
+    /// Returns the sum of the maximum usable limits of the job's GPUs.
+    fn max_power(&self) -> Watts {
+        self.groups.iter().map(|group| group.range.ceiling.watts() * group.gpu_count()).sum()
     }
 
     /// Returns the input of the job's plan.
@@ -84,11 +142,14 @@ impl Job {
                 excess_before: excess_before.unwrap_or_default(),
                 reserve: self.planned_reserve(),
                 pauses_ahead: self.pauses_ahead(),
+                pause_power: self.pause_power(),
+                restart_left: self.restart_left(now),
+                first_plan: self.first_plan(),
                 carbon: self.emitted_before() + self.emissions.sum().estimate(outlook.reference),
-                past_emissions: self.past_emissions(now, outlook.reference),
+                past_emissions: self.past_emissions(gpus, now, outlook.reference),
             },
             profile,
-            max_power: sum_of_ranges(self, gpus, |range| range.max),
+            max_power: self.max_power(),
             reference_intensity: outlook.reference,
             prices: outlook.prices.clone(),
             window,
@@ -100,7 +161,7 @@ impl Job {
             before: None,
             better_by: 0.0,
             limits,
-            at_rest: sum_of_ranges(self, gpus, |range| range.min),
+            at_rest: lowest_limits(self, gpus),
         }
     }
 
@@ -112,10 +173,10 @@ impl Job {
     }
 }
 
-/// Returns the sum over a job's GPUs of one bound of their power limit ranges.
-fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimit) -> Watts {
+/// Returns the sum of the lowest power limits of a job's GPUs.
+fn lowest_limits(job: &Job, gpus: &Gpus) -> Watts {
     let ranges = job.spec.gpus.iter().filter_map(|id| gpus.get(id).and_then(Gpu::range));
-    ranges.map(|range| bound(range).watts()).sum()
+    ranges.map(|range| range.min.watts()).sum()
 }
 
 /// Returns the reason why wattune does not control a job's GPUs; `None` if it controls them.
@@ -146,16 +207,19 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings, now: Now) -
 }
 
 /// Returns the end of the planning horizon that a job needs: now plus the longest time that the job may still take, but
-/// at least an hour and at most `FURTHEST`.
+/// at least an hour and at most `FURTHEST` ahead.
 fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
     let slowest = job.profile().points.iter().map(|p| p.throughput.mean).reduce(|a, b| a.min(b));
     let needed = match (job.remaining(), slowest) {
         (Some(left), Some(rate)) => left / rate,
         _ => window,
     };
-    // A pausable job may use all the time that its deadline or its allowed slowdown leaves.
+    // A pausable job may use all the time that its deadline or its allowed slowdown leaves. The slowdown counts over the
+    // whole job: what the work done so far did not use of it, the rest may use.
     let Objective { pausable, deadline, max_slowdown, .. } = job.planned_objective();
-    let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
+    let max_slowdown = pausable.and(max_slowdown);
+    let left_by_slowdown = max_slowdown.and_then(|max| job.time_left(max, now)).unwrap_or_default();
+    let needed = (needed * (1.0 + max_slowdown.unwrap_or(0.0))).max(left_by_slowdown);
     let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
     now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
 }
@@ -182,3 +246,7 @@ pub(super) fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<
     let (mean, _) = known.mean_over(&span, |price| price.value.get().abs())?;
     Some((known, PricePerMwh::new(mean)))
 }
+
+#[cfg(test)]
+#[path = "inputs_tests.rs"]
+mod tests;

@@ -12,7 +12,7 @@ pub use replan::ReplanReason;
 
 use super::accounting::BudgetAccount;
 use super::cap::LimitGrants;
-use super::jobs::Jobs;
+use super::jobs::{Job, Jobs};
 use super::node::Node;
 use explanation::CapReduction;
 use inputs::{hindrance, inputs};
@@ -20,7 +20,7 @@ use search::{NoPlan, PlanBatch, Search};
 use shared_budget::SharedBudget;
 use starts::Starts;
 use wattune_core::domain::JobId;
-use wattune_core::plan::{Settings as PlanSettings, SwitchingLimits};
+use wattune_core::plan::{Segment, Settings as PlanSettings, SharedViolation, SwitchingLimits};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
@@ -33,6 +33,8 @@ pub(super) struct Planner {
     shared_budget: Option<SharedBudget>,
     /// Shared constraints that the plans in force break, in one sentence each.
     broken: Vec<String>,
+    /// True if the plans in force exceed the node's cap, so that limits are lowered below them.
+    is_cap_broken: bool,
     /// Reason why joint planning failed and each job was planned alone.
     joint_failure: Option<String>,
     /// Duration of the last search.
@@ -49,6 +51,7 @@ impl Planner {
             search: None,
             shared_budget: None,
             broken: Vec::new(),
+            is_cap_broken: false,
             joint_failure: None,
             took: None,
             starts: Starts::default(),
@@ -137,6 +140,15 @@ impl Planner {
         if shares { &self.broken } else { &[] }
     }
 
+    /// Returns whether the node's cap lowers limits below a job's plan. The throughput there is not measured, so the
+    /// end and the slowdown of the plan do not hold.
+    pub(super) fn is_below_plan(&self, job: &Job) -> bool {
+        let is_member = self.shared_budget.as_ref().is_some_and(|shared| shared.members.contains(&job.id));
+        let can_fall =
+            |segment: &Segment| job.groups.iter().zip(&segment.setting).any(|(group, set)| set.limit > group.range.min);
+        self.is_cap_broken && is_member && job.plan.iter().flat_map(|plan| &plan.segments).any(can_fall)
+    }
+
     /// Returns the duration of the last search.
     pub(super) fn last_search(&self) -> Option<Seconds> {
         self.took
@@ -160,6 +172,7 @@ impl Planner {
             }
         }
         job.choose_phase(hindrance(job, node.gpus, node.settings, now));
+        job.drop_first_plan();
         job.detect_reasons(now, job.out_of_band_cap(node.gpus));
     }
 
@@ -178,8 +191,14 @@ impl Planner {
             patience <= Seconds::ZERO && search.shared_budget != SharedBudget::of(&node.demand(now), node.cap, budget);
         let stale = search.shared_budget.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
         self.joint_failure = solved.joint_failure;
+        if self.joint_failure.is_some() && !is_stale {
+            // Each job is planned alone, whatever the cap leaves.
+            self.broken.clear();
+            self.is_cap_broken = search.shared_budget.as_ref().is_some_and(SharedBudget::is_capped);
+        }
         if let Some(broken) = solved.broken.filter(|_| !is_stale) {
             self.broken = broken.iter().map(ToString::to_string).collect();
+            self.is_cap_broken = broken.iter().any(|broken| matches!(broken, SharedViolation::Cap { .. }));
         }
         for (id, outcome) in solved.plans {
             // A job that is being profiled again by now adopts no plan; it is planned after profiling.
@@ -215,6 +234,7 @@ impl Planner {
             self.shared_budget = None;
             self.joint_failure = None;
             self.broken.clear();
+            self.is_cap_broken = false;
         }
     }
 

@@ -32,7 +32,7 @@ const GAUGES: [(&str, &str, &str, Value); 12] = [
     (
         "job_expected_end_time",
         "seconds",
-        "Expected end of the job by its plan, in seconds since the Unix epoch",
+        "Expected end of the job by its plan, in seconds since the Unix epoch; absent if the node's cap lowers limits below the plan",
         |_, j| j.expected_end.map(unix_time),
     ),
     ("job_plan_age", "seconds", "Age of the plan in force", |s, j| {

@@ -28,7 +28,7 @@ pub use execution::{
 pub use fleet::{JointPlan, Member, Shared, SharedViolation, Solver, plan_jointly};
 pub use job::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution, plan, solve};
 pub use reason::{Margin, Reason};
-pub use request::{PastEmissions, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
+pub use request::{FirstPlan, PastEmissions, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use risk::Risk;
 pub use schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 pub use settings::Settings;

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use super::job::{Hulls, MarginalStep, Mode, Problem, Solution, finishing_slot_steps, full_slot_steps};
 use super::request::Weighing;
 use crate::domain::{PowerLimit, Promise};
-use crate::units::{GramsPerKwh, Seconds};
+use crate::units::{GramsPerKwh, SamplesPerSecond, Seconds};
 
 /// Relative deviation of a forecast from its mean up to which the forecast counts as constant.
 const FLAT: f64 = 1e-6;
@@ -255,64 +255,123 @@ pub(super) fn explain(
     shares: &[Vec<(usize, Seconds)>],
     context: &PlanContext,
 ) -> Vec<Vec<Reason>> {
-    let hulls = Hulls::of(problem);
-    let steps_of: Vec<Vec<MarginalStep>> = (0..solution.shares.len())
-        .map(|slot| match slot + 1 == solution.shares.len() {
-            true => finishing_slot_steps(problem, &hulls, slot),
-            false => full_slot_steps(problem, &hulls, slot),
-        })
-        .collect();
-    let marginal_costs = solution.shares.iter().zip(&steps_of).filter_map(|(parts, steps)| {
-        let (fastest, _) = parts.first()?;
-        Some(steps.iter().find(|step| step.to == *fastest)?.price)
-    });
-    let price = marginal_costs.fold(0.0, f64::max);
-
-    // `mean`, `weighed_mean`, `slowest` and `fastest` cover training time only, without pauses and checkpoints.
-    let works = |point: usize| problem.points_in(Mode::Run).contains(&point);
-    let at_work =
-        |parts: &[(usize, Seconds)]| -> Seconds { parts.iter().filter(|part| works(part.0)).map(|part| part.1).sum() };
-    let working: Seconds = shares.iter().map(|parts| at_work(parts)).sum();
-    let mean_of = |value: &dyn Fn(usize) -> GramsPerKwh| -> GramsPerKwh {
-        (0..shares.len()).map(|slot| value(slot) * (at_work(&shares[slot]) / working)).sum()
+    let plan = WholePlan::of(problem, solution, shares, context);
+    let of_slot = |(slot, parts): (usize, &Vec<(usize, Seconds)>)| {
+        parts.iter().map(|part| plan.reason(slot, parts, part.0)).collect()
     };
-    let intensity_of = |slot: usize| problem.slots()[slot].intensity;
-    let mean = mean_of(&intensity_of);
-    let priced = context.weighing == Weighing::CarbonAndPrice;
-    let weighed_mean = mean_of(&|slot| problem.weight(slot));
-    let same = |value: GramsPerKwh, mean: GramsPerKwh| (value - mean).abs() <= mean * FLAT;
-    let is_flat = |slot: usize| same(intensity_of(slot), mean) && same(problem.weight(slot), weighed_mean);
-    let flat = shares.len() > 1 && (0..shares.len()).all(is_flat);
-    let throughput = |point: usize| problem.points()[point].throughput;
-    let rates = || shares.iter().flatten().map(|part| part.0).filter(|point| works(*point)).map(throughput);
-    let (slowest, fastest) = (rates().reduce(|a, b| a.min(b)), rates().reduce(|a, b| a.max(b)));
-    let ends_last = problem.latest_end().is_some_and(|end| end - solution.ends_at <= chrono::TimeDelta::seconds(1));
-    let promise = context.binding.or(context.promise.filter(|_| ends_last));
-    let no_slack = context.promise.filter(|_| ends_last && slowest == Some(problem.fastest()));
+    shares.iter().enumerate().map(of_slot).collect()
+}
 
-    let reason = |slot: usize, parts: &[(usize, Seconds)], point: usize| {
-        let intensity = intensity_of(slot);
-        if !works(point) {
-            let running = (working > Seconds::ZERO).then_some(mean);
+/// A plan as a whole, with which its parts are compared. Means and throughputs cover training time only, without pauses
+/// and checkpoints.
+struct WholePlan<'a> {
+    problem: &'a Problem,
+    context: &'a PlanContext,
+    /// True if the job can train at one point only.
+    has_one_point: bool,
+    /// Steps of each slot, with their marginal costs.
+    steps_of: Vec<Vec<MarginalStep>>,
+    /// λ, as in [`Margin::price`].
+    price: f64,
+    /// Training time.
+    working: Seconds,
+    /// Mean carbon intensity.
+    mean: GramsPerKwh,
+    /// Mean weighted cost of a kilowatt-hour of carbon and price.
+    weighed_mean: GramsPerKwh,
+    /// True if neither the carbon intensity nor the weighted cost changes over the plan's slots.
+    is_flat: bool,
+    slowest: Option<SamplesPerSecond>,
+    fastest: Option<SamplesPerSecond>,
+    /// The promise that sets the plan's speed; `None` if none does.
+    promise: Option<Promise>,
+    /// The promise that only the fastest point keeps, if the plan always runs at that point.
+    no_slack: Option<Promise>,
+}
+
+impl<'a> WholePlan<'a> {
+    fn of(
+        problem: &'a Problem,
+        solution: &Solution,
+        shares: &[Vec<(usize, Seconds)>],
+        context: &'a PlanContext,
+    ) -> Self {
+        let hulls = Hulls::of(problem);
+        let steps_of: Vec<Vec<MarginalStep>> = (0..solution.shares.len())
+            .map(|slot| match slot + 1 == solution.shares.len() {
+                true => finishing_slot_steps(problem, &hulls, slot),
+                false => full_slot_steps(problem, &hulls, slot),
+            })
+            .collect();
+        let marginal_costs = solution.shares.iter().zip(&steps_of).filter_map(|(parts, steps)| {
+            let (fastest, _) = parts.first()?;
+            Some(steps.iter().find(|step| step.to == *fastest)?.price)
+        });
+        let price = marginal_costs.fold(0.0, f64::max);
+
+        let at_work = |parts: &[(usize, Seconds)]| -> Seconds {
+            parts.iter().filter(|part| trains(problem, part.0)).map(|part| part.1).sum()
+        };
+        let working: Seconds = shares.iter().map(|parts| at_work(parts)).sum();
+        let mean_of = |value: &dyn Fn(usize) -> GramsPerKwh| -> GramsPerKwh {
+            (0..shares.len()).map(|slot| value(slot) * (at_work(&shares[slot]) / working)).sum()
+        };
+        let intensity_of = |slot: usize| problem.slots()[slot].intensity;
+        let (mean, weighed_mean) = (mean_of(&intensity_of), mean_of(&|slot| problem.weight(slot)));
+        let same = |value: GramsPerKwh, mean: GramsPerKwh| (value - mean).abs() <= mean * FLAT;
+        let is_mean = |slot: usize| same(intensity_of(slot), mean) && same(problem.weight(slot), weighed_mean);
+        let is_flat = shares.len() > 1 && (0..shares.len()).all(is_mean);
+
+        let throughput = |point: usize| problem.points()[point].throughput;
+        let points = || shares.iter().flatten().map(|part| part.0).filter(|point| trains(problem, *point));
+        let slowest = points().map(throughput).reduce(|a, b| a.min(b));
+        let fastest = points().map(throughput).reduce(|a, b| a.max(b));
+        let ends_last = problem.latest_end().is_some_and(|end| end - solution.ends_at <= chrono::TimeDelta::seconds(1));
+        Self {
+            problem,
+            context,
+            has_one_point: hulls.running().len() == 1,
+            steps_of,
+            price,
+            working,
+            mean,
+            weighed_mean,
+            is_flat,
+            slowest,
+            fastest,
+            promise: context.binding.or(context.promise.filter(|_| ends_last)),
+            no_slack: context.promise.filter(|_| ends_last && slowest == Some(problem.fastest())),
+        }
+    }
+
+    /// Returns the reason for running at `point` in a slot with these `parts`.
+    fn reason(&self, slot: usize, parts: &[(usize, Seconds)], point: usize) -> Reason {
+        let Self { problem, context, .. } = *self;
+        let intensity = problem.slots()[slot].intensity;
+        if !trains(problem, point) {
+            let running = (self.working > Seconds::ZERO).then_some(self.mean);
             let paused = Some(point) == problem.idle();
             return if paused { Reason::Paused { intensity, running } } else { Reason::Resuming };
         }
-        let (value, mean) = if priced { (problem.weight(slot), weighed_mean) } else { (intensity, mean) };
-        let above = steps_of[slot].iter().find(|step| step.from == Some(point));
-        let below = steps_of[slot].iter().find(|step| step.to == point);
-        let margin = Margin { slower: below.map(|step| step.price), faster: above.map(|step| step.price), price };
-        let ends_here = slot + 1 == solution.shares.len() && below.is_some_and(|step| step.from.is_none());
-        let cleaner = value < mean && slowest.is_some_and(|r| r < throughput(point));
-        let dirtier = value > mean && fastest.is_some_and(|r| r > throughput(point));
-        if hulls.running().len() == 1 {
+        let priced = context.weighing == Weighing::CarbonAndPrice;
+        let (value, mean) = if priced { (problem.weight(slot), self.weighed_mean) } else { (intensity, self.mean) };
+        let throughput = problem.points()[point].throughput;
+        let above = self.steps_of[slot].iter().find(|step| step.from == Some(point));
+        let below = self.steps_of[slot].iter().find(|step| step.to == point);
+        let (slower, faster) = (below.map(|step| step.price), above.map(|step| step.price));
+        let margin = Margin { slower, faster, price: self.price };
+        let ends_here = slot + 1 == self.steps_of.len() && below.is_some_and(|step| step.from.is_none());
+        let cleaner = value < mean && self.slowest.is_some_and(|slowest| slowest < throughput);
+        let dirtier = value > mean && self.fastest.is_some_and(|fastest| fastest > throughput);
+        if self.has_one_point {
             context.only_measured.unwrap_or(Reason::OnlyPoint)
-        } else if let Some(promise) = no_slack {
+        } else if let Some(promise) = self.no_slack {
             Reason::NoSlack { promise }
+        } else if self.is_flat {
+            Reason::Flat { intensity, slowdown: context.slowdown, promise: self.promise }
         } else if context.restrained && slot == 0 {
-            Reason::Uncertain { intensity, mean: mean_of(&intensity_of) }
-        } else if flat {
-            Reason::Flat { intensity, slowdown: context.slowdown, promise }
-        } else if parts.len() > 1 && parts.iter().all(|part| works(part.0)) {
+            Reason::Uncertain { intensity, mean: self.mean }
+        } else if parts.len() > 1 && parts.iter().all(|part| trains(problem, part.0)) {
             Reason::Shared { faster_part: parts[0].1 / parts.iter().map(|part| part.1).sum::<Seconds>(), intensity }
         } else if ends_here {
             Reason::Last { intensity }
@@ -323,8 +382,10 @@ pub(super) fn explain(
         } else {
             Reason::Steady { intensity, margin }
         }
-    };
-    let of_slot =
-        |(slot, parts): (usize, &Vec<(usize, Seconds)>)| parts.iter().map(|part| reason(slot, parts, part.0)).collect();
-    shares.iter().enumerate().map(of_slot).collect()
+    }
+}
+
+/// Returns whether the job trains at a point, rather than pausing or saving or loading a checkpoint.
+fn trains(problem: &Problem, point: usize) -> bool {
+    problem.points_in(Mode::Run).contains(&point)
 }

@@ -25,21 +25,37 @@ pub struct Progress {
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
     /// [`crate::profile::reserve`]), or because a temporary cap may end: 0.001 is 0.1 percentage points.
     pub reserve: f64,
-    /// Expected time of the job's own pauses (evaluations, checkpoints) in its remaining work, which plans leave free
-    /// before a deadline. A slowdown does not include these pauses.
+    /// Expected time of the job's own pauses (evaluations, checkpoints) in its remaining work. Plans leave this time free
+    /// before a deadline, and its emissions free in a carbon budget. A slowdown does not include these pauses.
     pub pauses_ahead: Seconds,
+    /// Mean power of the job in its own pauses so far; zero if it is unknown.
+    pub pause_power: Watts,
+    /// Expected time until a job that was started again after a stop makes progress; zero for other jobs. The restart of
+    /// a job that is still paused is part of [`crate::domain::Pausing::checkpoint`] instead.
+    pub restart_left: Seconds,
     /// Emissions so far that count against the carbon budget.
     pub carbon: GramsCo2e,
-    /// Mean carbon intensity and emissions since the job's start; `None` if unknown.
+    /// Progress at the job's first plan after its last profiling; zero for a job that was planned from its start.
+    pub first_plan: FirstPlan,
+    /// Mean carbon intensity and emissions since that plan; `None` if unknown, and at that plan.
     pub past_emissions: Option<PastEmissions>,
 }
 
-/// Mean carbon intensity and emissions of a job since its start.
+/// Progress of a job at its first plan after its last profiling. What it lost before is not a loss of its plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FirstPlan {
+    /// [`Progress::elapsed`] at that time.
+    pub elapsed: Seconds,
+    /// Time that the samples done by then take at the maximum usable limit.
+    pub reference_time: Seconds,
+}
+
+/// Mean carbon intensity and emissions of a job since its first plan after its last profiling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PastEmissions {
-    /// Mean carbon intensity since the job's start.
+    /// Mean carbon intensity since that plan.
     pub intensity: GramsPerKwh,
-    /// Emissions of training and planned pauses.
+    /// Emissions of training and planned pauses since that plan.
     pub carbon: GramsCo2e,
 }
 

@@ -57,16 +57,17 @@ impl Segment {
 /// Expected result of a plan from its creation to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// Time at which the planned work is done.
+    /// Time at which the planned work is done, without the time of the job's own pauses ahead (evaluations,
+    /// checkpoints).
     pub ends_at: DateTime<Utc>,
     /// Planned work.
     pub samples: Samples,
-    /// Expected emissions of the planned work.
+    /// Expected emissions of the planned work, without those of the job's own pauses ahead.
     pub carbon: GramsCo2e,
-    /// Expected energy of the planned work.
+    /// Expected energy of the planned work, without that of the job's own pauses ahead.
     pub energy: Joules,
     /// Slowdown over the job's life, past and planned, relative to running at the maximum usable limit (0.1: 10 %). May
-    /// be negative.
+    /// be negative. The job's own pauses are left out.
     pub slowdown: f64,
     /// Emissions of the planned work if it were done at the maximum usable limit, from now on without pauses.
     pub carbon_at_ceiling: GramsCo2e,

@@ -158,6 +158,7 @@ impl Profiler {
         self.sweep_time = before.sweep_time;
         self.since_sweep = before.since_sweep;
         self.learning.time_lost = before.learning.time_lost;
+        self.learning.spacing.clone_from(&before.learning.spacing);
         self.notes.splice(0..0, before.notes.iter().cloned());
         if let Some(since) = before.drifting_since {
             self.profile_again("the job differed from its profile when its ceiling changed".into(), since);
@@ -173,6 +174,23 @@ impl Profiler {
         self
     }
 
+    /// Sets the usual time between reports, as far as an earlier daemon knew it.
+    #[must_use]
+    pub fn with_spacing(mut self, spacing: Option<Seconds>) -> Self {
+        self.learning.spacing.extend(spacing);
+        self
+    }
+
+    /// Continues a job that differed from its profile when an earlier daemon ended, and waited at the ceiling (maximum
+    /// usable limits) for a new one.
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.drifting_since = Some(Monotonic::default());
+        self.learning.deferred = !self.is_closed();
+        self.stage = Stage::Drifting;
+        self
+    }
+
     /// Sets the GPUs whose sensors measure the power; the stored record lists them.
     #[must_use]
     pub fn with_gpus(mut self, gpus: impl IntoIterator<Item = GpuId>) -> Self {
@@ -183,6 +201,12 @@ impl Profiler {
     /// Returns true if throughput differs from the profile, or if recent reports are slow: the job paused or has changed.
     pub fn is_drifting(&self) -> bool {
         self.drifting_since.is_some() || !self.slow.is_empty()
+    }
+
+    /// Returns the time since which the job differs from its profile, if it waits at the ceiling (maximum usable
+    /// limits) for a new one; `None` otherwise.
+    pub fn waits_since(&self) -> Option<Monotonic> {
+        self.drifting_since.filter(|_| self.stage == Stage::Drifting)
     }
 
     /// Returns the time within which an abrupt change of a job outside of sweeps is detected.

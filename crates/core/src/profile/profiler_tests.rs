@@ -345,6 +345,36 @@ fn a_job_that_is_slow_for_minutes_again_and_again_is_not_profiled_each_time() {
     assert_eq!((again.restarts(), again.changed_at()), (2, job.profiler.changed_at()));
     assert_eq!(again.learning.time_lost, job.profiler.learning.time_lost);
     assert!(again.learning.time_lost > Seconds::ZERO);
+    assert_eq!((again.spacing(), job.profiler.spacing()), (Some(Seconds::new(5.0)), Some(Seconds::new(5.0))));
+}
+
+#[test]
+fn a_job_that_waits_for_a_new_profile_waits_under_the_next_daemon_too() {
+    let slack = Slack { allowed: Seconds::new(1e6), lost: Seconds::ZERO, full_duration: None, part: 0.1 };
+    let mut job = Job::new(0.002, Record::default());
+    job.profiler.allow(Some(slack));
+    job.sweep();
+    assert_eq!(job.profiler.waits_since(), None);
+    job.scale = 0.9;
+    (0..200).for_each(|_| job.second(200, 1.0));
+    assert!(job.profiler.stage() == Stage::Drifting && job.profiler.waits_since().is_some());
+    // The job still differs from its profile, or has returned to it meanwhile.
+    for (scale, restarts) in [(0.9, 1), (1.0, 0)] {
+        let mut next = Job::new(0.002, job.profiler.record().clone());
+        let hour = Seconds::new(3600.0);
+        next.profiler = next.profiler.with_slack_budget().with_spacing(Some(hour)).waiting();
+        assert_eq!(next.profiler.spacing(), Some(hour));
+        next.profiler.allow(Some(slack));
+        next.scale = scale;
+        (0..20).for_each(|_| next.second(200, 1.0));
+        assert_eq!(next.profiler.wanted(), Some(&vec![w(300).into()]));
+        assert_eq!(next.profiler.waits_since(), Some(Monotonic::default()));
+        // At 200 W, the reports before the change was detected have a part in the profile.
+        (0..100).for_each(|_| next.second(300, 1.0));
+        assert_eq!((next.profiler.restarts(), next.profiler.waits_since()), (restarts, None));
+        // The work before the change is that before the first daemon's end.
+        assert_eq!(next.profiler.changed_at(), (restarts > 0).then(Monotonic::default));
+    }
 }
 
 #[test]

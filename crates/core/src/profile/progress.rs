@@ -66,6 +66,13 @@ pub struct ProgressAccount {
     /// if none did since the job last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_other_ceilings: Option<EarlierWork>,
+    /// Usual time between reports; absent while it is unknown, and in accounts of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spacing: Option<Seconds>,
+    /// Part of this account from before the job began to differ from its profile, while the job waits at its maximum
+    /// usable limits for a new profile; absent at other times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drifting: Option<EarlierWork>,
 }
 
 /// Work from before a job, or the ceilings (maximum usable limits) of its GPUs, changed. Its time at the reference setting
@@ -102,6 +109,8 @@ impl ProgressAccount {
             has_other_ceilings: self.has_other_ceilings || other.has_other_ceilings,
             earlier: self.earlier.or(other.earlier),
             at_other_ceilings: self.at_other_ceilings.or(other.at_other_ceilings),
+            spacing: self.spacing.or(other.spacing),
+            drifting: self.drifting.or(other.drifting),
         }
     }
 

@@ -4,7 +4,7 @@ use super::view::{Action, Decision, Step, View};
 use wattune_core::domain::{Objective, Work};
 use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{InvalidProblem, JobActivity, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
-use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
 
 /// Returns the steps of the daemon's plan over `horizon`, up to the end of the work.
 pub(crate) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds, errors: Option<&ErrorPaths>) -> Decision {
@@ -35,7 +35,10 @@ pub(super) fn request<'a>(
             excess_before: Seconds::ZERO,
             reserve: 0.5 * view.profile_error,
             pauses_ahead: Seconds::ZERO,
+            pause_power: Watts::ZERO,
+            restart_left: Seconds::ZERO,
             carbon: GramsCo2e::ZERO,
+            first_plan: view.first_plan,
             past_emissions: view.past_emissions,
         },
         max_power: view.max_power,

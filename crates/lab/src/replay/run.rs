@@ -7,7 +7,7 @@ use super::view::{Action, Decision, Step, View};
 use crate::grid::{VisibleGrid, covered_until};
 use wattune_core::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
 use wattune_core::ledger::{self, Comparison, CompletedWork};
-use wattune_core::plan::{PastEmissions, Unplannable};
+use wattune_core::plan::{FirstPlan, PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -111,6 +111,7 @@ pub fn replay(
         for point in 0..setting.job.profile.points.len() {
             run.apply(&Step::at(point, sweep))?;
         }
+        run.swept = Swept { samples: run.samples_done, elapsed: run.elapsed, carbon: run.carbon };
     }
     while !run.is_done() {
         let before = run.elapsed;
@@ -124,6 +125,14 @@ pub fn replay(
     run.end()
 }
 
+/// Totals of a job at the end of its sweep.
+#[derive(Clone, Copy, Default)]
+struct Swept {
+    samples: Samples,
+    elapsed: Seconds,
+    carbon: GramsCo2e,
+}
+
 pub(super) struct Run<'a> {
     job: &'a Job,
     start: DateTime<Utc>,
@@ -133,6 +142,7 @@ pub(super) struct Run<'a> {
     elapsed: Seconds,
     energy: Joules,
     carbon: GramsCo2e,
+    swept: Swept,
     activity: Activity,
     legs: Vec<Leg>,
 }
@@ -148,6 +158,7 @@ impl<'a> Run<'a> {
             elapsed: Seconds::ZERO,
             energy: Joules::ZERO,
             carbon: GramsCo2e::ZERO,
+            swept: Swept::default(),
             // The job counts as running for a long time, so that the minimum time between pauses does not apply at the
             // start.
             activity: Activity::RunningSince(DateTime::UNIX_EPOCH),
@@ -166,6 +177,10 @@ impl<'a> Run<'a> {
             work: self.job.work,
             samples_done: self.samples_done,
             elapsed: self.elapsed,
+            first_plan: FirstPlan {
+                elapsed: self.swept.elapsed,
+                reference_time: self.swept.samples / curve.ceiling().throughput,
+            },
             past_emissions: self.past_emissions(),
             budget,
             pausing: self.pausing,
@@ -175,8 +190,9 @@ impl<'a> Run<'a> {
     }
 
     fn past_emissions(&self) -> Option<PastEmissions> {
-        let intensity = ledger::mean_intensity(self.actual, &Slot::new(self.start, self.now())?)?;
-        Some(PastEmissions { intensity, carbon: self.carbon })
+        let planned_from = self.start + self.swept.elapsed.to_delta();
+        let intensity = ledger::mean_intensity(self.actual, &Slot::new(planned_from, self.now())?)?;
+        Some(PastEmissions { intensity, carbon: self.carbon - self.swept.carbon })
     }
 
     pub(super) fn now(&self) -> DateTime<Utc> {

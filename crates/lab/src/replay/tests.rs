@@ -1,11 +1,14 @@
 //! Tests of replays against figures that were worked out by hand, or second by second.
 
+use std::path::{Path, PathBuf};
+
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::grid::{Foresight, PublishedForecasts, RecordedGrid, VisibleGrid};
 use crate::policy::{POLICIES, named};
 use crate::study::{CaseResult, Figures, Row, Study, StudyError, means};
+use crate::traces::{TraceFile, power_profile};
 use wattune_core::domain::{
     CarbonSeries, Estimate, Intensity, Issued, OperatingPoint, Origin, Pausing, PowerLimit, Profile, SignalKind,
     SignalScope, Slot, Zone,
@@ -312,6 +315,61 @@ fn a_sweep_is_charged_to_policies_that_learn() {
         let learns = ["zeus", "carbon-zeus", "wattune"].contains(&a.row.policy);
         let same = a.row.carbon_reduction_pct == b.row.carbon_reduction_pct;
         assert!(same != learns, "{} {:?}", a.row.policy, a.row.budget_pct);
+    }
+}
+
+/// Returns the folder of the recorded traces; `None` if it does not exist.
+fn traces() -> Option<PathBuf> {
+    let named = std::env::var_os("WATTUNE_TRACES").map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from);
+    // A relative path begins at the repository.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(named);
+    if folder.join("carbon").is_dir() {
+        return Some(folder);
+    }
+    let required = std::env::var_os("WATTUNE_REQUIRE_TRACES").is_some_and(|v| v == "1");
+    assert!(!required, "the traces are required and not at {}", folder.display());
+    eprintln!("skipped: no traces at {}; set WATTUNE_TRACES", folder.display());
+    None
+}
+
+/// Reads a file of hourly values: a header, then lines of time and value.
+fn recorded_values(path: &Path) -> CarbonSeries {
+    let text = std::fs::read_to_string(path).expect("readable");
+    let point = |line: &str| {
+        let (time, value) = line.split_once(',').expect("two columns");
+        let start: DateTime<Utc> = time.parse().expect("a time");
+        let slot = Slot::new(start, start + TimeDelta::hours(1)).expect("an hour");
+        let value = GramsPerKwh::new(value.trim().parse().expect("a number"));
+        (slot, Intensity { value, origin: Origin::Measured })
+    };
+    CarbonSeries::from_points(text.lines().skip(1).map(point).collect()).0
+}
+
+/// No plan can make up for what a sweep cost, so that cost does not speak against following the forecast.
+#[test]
+fn after_a_sweep_the_forecast_is_followed_as_without_one() {
+    let Some(traces) = traces() else { return };
+    let file = TraceFile::read(&traces.join("zeus-traces/summary_power_a40.csv")).expect("readable");
+    let workload = "imagenet/resnet50/128".parse().expect("a workload");
+    let profile = power_profile(&file, &workload, None).expect("usable");
+    let job = Job::new(file.gpu(), workload, profile, Seconds::new(24.0 * 3600.0)).expect("points");
+    let actual = recorded_values(&traces.join("carbon/CISO_2021_hourly.csv"));
+    let forecasts = day_ahead(&recorded_values(&traces.join("carbon/CISO_2021H2_carboncast_dayahead.csv")));
+    let grid = RecordedGrid::new("CISO".into(), actual, PublishedForecasts::Issued(forecasts));
+    let decide = named("wattune").expect("known").mode.within_budget().expect("keeps a budget");
+    for start in ["2021-08-25T00:00:00Z", "2021-09-25T00:00:00Z"] {
+        let reduction = |foresight| {
+            let visible = VisibleGrid::new(&grid, foresight, Seconds::new(60.0 * 3600.0));
+            let (believed, start) = (&job.profile, start.parse().expect("a time"));
+            let setting = Setting { job: &job, believed, profile_error: 0.0, start, pausing: None, grid: &visible };
+            let found = replay(setting, Some(0.03), Seconds::new(200.0), decide).expect("fits into the trace");
+            found.against_max.carbon_reduction_pct
+        };
+        let (issued, perfect) = (reduction(Foresight::AsIssued), reduction(Foresight::Perfect));
+        assert!(
+            (perfect - issued).abs() < 0.2,
+            "{start}: {issued} % of the carbon, {perfect} % with perfect foresight"
+        );
     }
 }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::grid::VisibleGrid;
 use wattune_core::domain::{Activity, Pausing, Profile};
-use wattune_core::plan::{PastEmissions, Unplannable};
+use wattune_core::plan::{FirstPlan, PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -32,7 +32,9 @@ pub struct View<'a> {
     pub samples_done: Samples,
     /// Time since the job's start.
     pub elapsed: Seconds,
-    /// Emissions since the job's start, and the mean carbon intensity since then; `None` at the start.
+    /// Progress at the end of the job's sweep, from which on the policy decides; zero without a sweep.
+    pub first_plan: FirstPlan,
+    /// Emissions since the end of the sweep, and the mean carbon intensity since then; `None` at that time.
     pub past_emissions: Option<PastEmissions>,
     /// Extra time that the job may take: 0.03 is 3 %. If `None`, the policy uses its own weights.
     pub budget: Option<f64>,

@@ -23,8 +23,7 @@ pub struct CalibrationBin {
     pub observed: Option<f64>,
     /// Number of submissions whose job waited.
     pub waited: usize,
-    /// Part of the jobs that waited, and decided again while waiting, that emitted more than when starting at once;
-    /// `None` if none waited.
+    /// Fraction of the waiting jobs that emitted more than a start at once would have; `None` if none waited.
     pub lost_waiting: Option<f64>,
 }
 
@@ -33,7 +32,7 @@ struct Stated {
     probability: f64,
     /// True if the window that looked best emitted more than starting at once.
     lost: bool,
-    /// Whether the job emitted more than when starting at once; `None` if it did not wait.
+    /// True if the job emitted more than a start at once would have; `None` if it did not wait.
     lost_waiting: Option<bool>,
 }
 

@@ -21,6 +21,7 @@ use wattune_core::ledger::pauses::pause_energy;
 use wattune_core::ledger::savings::SavingInput;
 use wattune_core::ledger::waiting_times::WaitingTimes;
 use wattune_core::ledger::{self, Emissions};
+use wattune_core::plan::Plan;
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
@@ -92,7 +93,7 @@ impl Snapshot<'_> {
             carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),
             energy_by_device_j: in_joules(&job.energy_by_kind),
             saved_g: job.saved.map(Into::into),
-            expected_end: job.plan.as_ref().map(|p| p.ends_at()),
+            expected_end: self.plan_within_cap(job).map(Plan::ends_at),
             plan_made_at: job.plan.as_ref().map(|p| p.made_at),
             planned_carbon_g: job.plan.as_ref().map(|p| p.expected.carbon.get()),
             planned_carbon_at_max_g: job.plan.as_ref().map(|p| p.expected.carbon_at_ceiling.get()),
@@ -121,10 +122,16 @@ impl Snapshot<'_> {
             clock_limit_mhz: megahertz(wanted),
             resume_at: job.resume_at(self.now),
             slowdown: job.slowdown(),
-            expected_end: job.plan.as_ref().map(|p| p.ends_at()),
+            expected_end: self.plan_within_cap(job).map(Plan::ends_at),
             lease_s: job.spec.lease.get(),
             warnings: self.warnings_of(job),
         })
+    }
+
+    /// Returns the plan of a job whose limits the node's cap does not lower below that plan; `None` for other jobs, and
+    /// without a plan.
+    fn plan_within_cap<'j>(&self, job: &'j Job) -> Option<&'j Plan> {
+        job.plan.as_ref().filter(|_| !self.planner.is_below_plan(job))
     }
 
     /// Returns a job's plan.
@@ -141,11 +148,11 @@ impl Snapshot<'_> {
                 None => job.reason.clone(),
             },
             applied: matches!(job.phase, Phase::Planned | Phase::Paused),
-            expected_end: expected.map(|e| e.ends_at),
+            expected_end: self.plan_within_cap(job).map(Plan::ends_at),
             expected_carbon_g: expected.map(|e| e.carbon.get()),
             expected_carbon_at_max_g: expected.map(|e| e.carbon_at_ceiling.get()),
             expected_energy_j: expected.map(|e| e.energy.get()),
-            expected_slowdown: expected.map(|e| e.slowdown),
+            expected_slowdown: self.plan_within_cap(job).map(|plan| plan.expected.slowdown),
             forgone_saving: plan.and_then(|p| p.forgone_saving),
             warnings: self.warnings_of(job),
             segments: segments

@@ -28,13 +28,13 @@ const NEGLIGIBLE: f64 = 1e-6;
 /// more than 1 %, or pauses where the new plan does not.
 #[must_use]
 pub fn keep_if_nearly_as_good(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) -> Plan {
-    let Some((mut carried, cost, of_new)) = carry_on(old, &new, request) else { return new };
-    let saved = cost - of_new;
+    let Some(Continued { mut plan, cost, cost_of_new }) = continue_plan(old, &new, request) else { return new };
+    let saved = cost - cost_of_new;
     if saved > better_by * cost {
         return new;
     }
-    carried.forgone_saving = Some(if cost > 0.0 { (saved / cost).max(0.0) } else { 0.0 });
-    carried
+    plan.forgone_saving = Some(if cost > 0.0 { (saved / cost).max(0.0) } else { 0.0 });
+    plan
 }
 
 /// Decides like [`keep_if_nearly_as_good`], for joint plans: returns that function's choice for each member if the
@@ -61,33 +61,68 @@ pub fn keep_jointly_if_nearly_as_good(
     if keeps(&plans) {
         return JointPlan { plans, ..new };
     }
-    let carried = pairs().map(|(old, new, request)| carry_on(old?, new.as_ref().ok()?, request));
-    let Some(carried) = carried.collect::<Option<Vec<_>>>() else { return new };
-    let (cost, of_new) = carried.iter().fold((0.0, 0.0), |sum, (_, cost, of_new)| (sum.0 + cost, sum.1 + of_new));
+    let continued = pairs().map(|(old, new, request)| continue_plan(old?, new.as_ref().ok()?, request));
+    let Some(continued) = continued.collect::<Option<Vec<_>>>() else { return new };
+    let cost = continued.iter().fold(0.0, |sum, member| sum + member.cost);
+    let of_new = continued.iter().fold(0.0, |sum, member| sum + member.cost_of_new);
     let forgone_saving = Some(if cost > 0.0 { ((cost - of_new) / cost).max(0.0) } else { 0.0 });
-    let plans: Vec<_> = carried.into_iter().map(|(plan, ..)| Ok(Plan { forgone_saving, ..plan })).collect();
+    let plans: Vec<_> = continued.into_iter().map(|member| Ok(Plan { forgone_saving, ..member.plan })).collect();
     if cost - of_new <= better_by * cost && keeps(&plans) { JointPlan { plans, ..new } } else { new }
 }
 
-/// Continues the current plan from now on. Returns first the continued plan, second its cost, third the cost of the new
-/// plan; `None` if the current plan must be dropped.
-fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64, f64)> {
-    if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal || new.is_restrained() {
-        return None;
-    }
-    // The new plan has no pause if none is worth its risk any more, although a pause may cost less in expectation.
-    let pauses =
-        |plan: &Plan| plan.segments.iter().any(|s| s.activity == JobActivity::Paused && s.slot.end() > request.now);
-    if pauses(old) && !pauses(new) {
+/// The current plan continued from now on. Costs are those of the objective, in grams.
+struct Continued {
+    plan: Plan,
+    cost: f64,
+    cost_of_new: f64,
+}
+
+/// Continues the current plan from now on; `None` if the current plan must be dropped.
+fn continue_plan(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<Continued> {
+    if !may_continue(old, new, request.now) {
         return None;
     }
     let planner = Planner::new(request).ok()?;
     let Due::Work(due) = planner.due() else { return None };
     let (problem, known_until) = planner.problem(&due).ok()?;
-    let points = &planner.choice.places;
-    let known = &request.profile.points;
+    let pieces = remaining_segments(old, new, &planner, problem.slots(), due.endless())?;
+    let pieces = fit_to_work(pieces, &planner, &problem, due.endless())?;
+    let end = pieces.last()?.slot.end();
+    if problem.latest_end().is_some_and(|latest| Seconds::from_delta(end - latest) > RESOLUTION) {
+        return None;
+    }
+    let total = |segments: &[Segment]| segments.iter().map(|s| cost_of(s, &problem)).sum::<f64>();
+    let (cost, cost_of_new) = (total(&pieces), total(&new.segments));
+    let duration = Seconds::from_delta(end - request.now);
+    let plan = planner.sum_up(pieces, problem.slots(), duration, known_until, Verdict::Optimal);
+    let broken = planner.broken(end, plan.expected.slowdown, plan.expected.carbon);
+    let keeps_times = broken.iter().all(|broken| broken.promise.bounds_time());
+    keeps_times.then_some(Continued { plan, cost, cost_of_new })
+}
+
+/// Returns whether the two plans can be compared, and the new plan does not rule out the current one's pauses.
+fn may_continue(old: &Plan, new: &Plan, now: DateTime<Utc>) -> bool {
+    if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal || new.is_restrained() {
+        return false;
+    }
+    // The new plan has no pause if none is worth its risk any more, although a pause may cost less in expectation.
+    let pauses = |plan: &Plan| plan.segments.iter().any(|s| s.activity == JobActivity::Paused && s.slot.end() > now);
+    !pauses(old) || pauses(new)
+}
+
+/// Returns the current plan's segments from now on, with the present profile's power and throughput, divided by
+/// `slots`. An endless job's plans cover a moving window, so the new plan covers the time after the old window's end.
+/// `None` if a setting is not usable any more.
+fn remaining_segments(
+    old: &Plan,
+    new: &Plan,
+    planner: &Planner<'_>,
+    slots: &[PlanSlot],
+    endless: bool,
+) -> Option<Vec<Segment>> {
+    let known = &planner.request.profile.points;
     let at_new_throughput = |s: &Segment| {
-        let point = *points.iter().find(|place| known[**place].setting == s.setting)?;
+        let point = *planner.choice.places.iter().find(|place| known[**place].setting == s.setting)?;
         let (power, throughput) = (known[point].power.mean, known[point].throughput.mean);
         Some(match s.activity {
             JobActivity::Training => Segment { point, power, throughput, ..s.clone() },
@@ -95,32 +130,33 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
             JobActivity::Resuming => Segment { point, power, ..s.clone() },
         })
     };
-    let ahead = old.segments.iter().filter(|s| s.slot.end() > request.now);
-    // If the total work is unknown, plans cover a moving window; the new plan covers the time after the old window's
-    // end.
-    let ended = old.ends_at();
-    let gained = new.segments.iter().filter(|s| due.endless() && s.slot.end() > ended);
+    let (now, ended) = (planner.request.now, old.ends_at());
+    let ahead = old.segments.iter().map(|s| (s, now));
+    let gained = new.segments.iter().filter(|_| endless).map(|s| (s, ended));
     let mut pieces = Vec::new();
-    let from = |s: &Segment, start: DateTime<Utc>| {
+    for (s, start) in ahead.chain(gained).filter(|(s, start)| s.slot.end() > *start) {
         let slot = Slot::new(s.slot.start().max(start), s.slot.end())?;
-        Some(Segment { slot, ..at_new_throughput(s)? })
-    };
-    for s in ahead {
-        within_slots(&from(s, request.now)?, problem.slots(), &mut pieces);
+        within_slots(&Segment { slot, ..at_new_throughput(s)? }, slots, &mut pieces);
     }
-    for s in gained {
-        within_slots(&from(s, ended)?, problem.slots(), &mut pieces);
-    }
-    let missing = due.samples - pieces.iter().map(Segment::samples).sum();
-    if pieces.is_empty() || missing.abs() > due.samples * FAR_OFF {
+    Some(pieces)
+}
+
+/// Makes the segments do the work that is due: moves their end, or changes settings where the end is fixed, as it is
+/// for an endless job's window. `None` if the segments deviate too much from that work, or if some would be missing.
+fn fit_to_work(
+    mut pieces: Vec<Segment>,
+    planner: &Planner<'_>,
+    problem: &Problem,
+    endless: bool,
+) -> Option<Vec<Segment>> {
+    let work = problem.work();
+    let missing = work - pieces.iter().map(Segment::samples).sum();
+    if pieces.is_empty() || missing.abs() > work * FAR_OFF {
         return None;
     }
-    let latest_end = due.latest_end.map(|(end, _)| end);
-    let fast = planner.choice.fastest();
-    let (fastest, slowest) = (
-        &points[fast],
-        points.iter().min_by(|a, b| known[**a].throughput.mean.total_cmp(&known[**b].throughput.mean))?,
-    );
+    let (known, places) = (&planner.request.profile.points, &planner.choice.places);
+    let fastest = places[planner.choice.fastest()];
+    let slowest = *places.iter().min_by(|a, b| known[**a].throughput.mean.total_cmp(&known[**b].throughput.mean))?;
     let to = |place: usize, s: &Segment| Segment {
         point: place,
         setting: known[place].setting.clone(),
@@ -128,29 +164,20 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
         throughput: known[place].throughput.mean,
         ..s.clone()
     };
-    let missing = if missing.abs() <= due.samples * NEGLIGIBLE {
+    let missing = if missing.abs() <= work * NEGLIGIBLE {
         missing
     } else if missing > Samples::ZERO {
-        let missing = if due.endless() { missing } else { extend(&mut pieces, missing, latest_end, problem.slots()) };
-        make_up(&mut pieces, missing, |s| to(*fastest, s))
-    } else if due.endless() {
-        -make_up(&mut pieces, -missing, |s| to(*slowest, s))
+        let (latest, slots) = (problem.latest_end(), problem.slots());
+        let missing = if endless { missing } else { extend(&mut pieces, missing, latest, slots) };
+        make_up(&mut pieces, missing, |s| to(fastest, s))
+    } else if endless {
+        -make_up(&mut pieces, -missing, |s| to(slowest, s))
     } else {
         shorten(&mut pieces, -missing);
         Samples::ZERO
     };
-    let tolerance = (known[*fastest].throughput.mean * RESOLUTION).max(due.samples * NEGLIGIBLE);
-    let end = pieces.last()?.slot.end();
-    let late = latest_end.is_some_and(|latest| Seconds::from_delta(end - latest) > RESOLUTION);
-    if missing > tolerance || late {
-        return None;
-    }
-    let cost = |segments: &[Segment]| segments.iter().map(|s| cost_of(s, &problem)).sum::<f64>();
-    let (of_old, of_new) = (cost(&pieces), cost(&new.segments));
-    let duration = Seconds::from_delta(end - request.now);
-    let plan = planner.sum_up(pieces, problem.slots(), duration, known_until, Verdict::Optimal);
-    let broken = planner.broken(end, plan.expected.slowdown, plan.expected.carbon);
-    broken.iter().all(|broken| broken.promise.bounds_time()).then_some((plan, of_old, of_new))
+    let tolerance = (known[fastest].throughput.mean * RESOLUTION).max(work * NEGLIGIBLE);
+    (missing <= tolerance).then_some(pieces)
 }
 
 /// Splits a segment at slot boundaries and gives each piece the intensity of its slot.

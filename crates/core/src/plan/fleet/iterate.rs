@@ -55,60 +55,27 @@ pub(super) struct Method<'a> {
 impl<'a> Method<'a> {
     /// Creates the relaxation of a model in which the slots in which the jobs end are given.
     pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
-        let slots = model.seconds.len();
-        let total = |j: &Job| (0..slots).map(|t| j.max_second_cost(t) * model.seconds[t]).sum::<f64>();
-        let scale = match aim {
-            Aim::Cost { .. } => model.jobs.iter().map(total).sum::<f64>() / (slots * model.jobs.len()) as f64,
-            Aim::Misses => f64::INFINITY,
-        };
-        let scale = if scale > 0.0 { scale } else { 1.0 };
-        let blocks: f64 = ends.iter().map(|end| (end.slot + 1) as f64).sum();
-        let mut rows = Vec::new();
-        for (job, end) in model.jobs.iter().zip(ends) {
-            let dual = usual_price(model, job, *end) * job.work / scale;
-            let rank = PRIORITY.powi(job.rank.min(4));
-            let penalty = match aim {
-                Aim::Cost { work, ranked, .. } => {
-                    let lateness = if end.late { model.lateness * end.seconds / scale } else { 0.0 };
-                    let worth = total(job) / scale + dual.abs() + lateness + 1.0;
-                    work * worth * if ranked { rank } else { 1.0 }
-                }
-                Aim::Misses => rank * job.work / job.fastest() * slots as f64 / model.seconds.iter().sum::<f64>(),
-            };
-            rows.push(Row::new(1.0, penalty, penalty, dual));
-        }
-        let stiff = match aim {
-            Aim::Cost { budget, .. } => budget * blocks,
+        let scale = cost_unit(model, aim);
+        let mut rows = work_rows(model, ends, aim, scale);
+        let budget_scale: Vec<f64> = model.jobs.iter().map(|job| carbon_unit(model, job)).collect();
+        let shared_scale = budget_scale.iter().sum::<f64>();
+        let penalty = match aim {
+            Aim::Cost { budget, .. } => budget * ends.iter().map(|end| (end.slot + 1) as f64).sum::<f64>(),
             Aim::Misses => 0.01,
         };
-        let first = -(stiff / 2.0).min(1.0);
-        let grams = |job: &Job| job.draw() * model.seconds.iter().zip(&model.carbon).map(|(s, c)| s * c).sum::<f64>();
-        let one_if_none = |grams: f64| if grams > 0.0 { grams } else { 1.0 };
-        let budget_scale: Vec<f64> = model.jobs.iter().map(|job| one_if_none(grams(job))).collect();
-        let mut budget_row = vec![None; model.jobs.len()];
-        for (j, job) in model.jobs.iter().enumerate() {
-            if let Some(budget) = job.budget {
-                budget_row[j] = Some(rows.len());
-                rows.push(Row::new(budget / budget_scale[j], 0.0, stiff, first));
-            }
-        }
-        let shared_scale = budget_scale.iter().sum();
+        let own_row = |(job, scale): (&Job, &f64)| {
+            rows.push(carbon_row(job.budget? / scale, penalty));
+            Some(rows.len() - 1)
+        };
+        let budget_row = model.jobs.iter().zip(&budget_scale).map(own_row).collect();
         let first_shared = rows.len();
-        rows.extend(model.budgets.iter().map(|budget| Row::new(budget / shared_scale, 0.0, stiff, first)));
-        let highest = 100.0 * rows.iter().map(|row: &Row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
-        let (mut caps, mut cap_scale) = (vec![None; slots], vec![0.0; slots]);
-        for t in 0..slots {
-            let most = model.most(t, ends);
-            if let Some(cap) = model.cap(t, ends).filter(|cap| *cap < most) {
-                cap_scale[t] = 1.0 / (most * model.seconds[t]);
-                caps[t] = Some(Row::new(cap / most, 0.0, highest, -1.0));
-            }
-        }
+        rows.extend(model.budgets.iter().map(|budget| carbon_row(budget / shared_scale, penalty)));
+        let (caps, cap_scale) = cap_rows(model, ends, &rows);
         Self {
             model,
             blocks: ends.iter().enumerate().map(|(j, end)| Blocks::new(model, j, *end, scale)).collect(),
             coupling: caps.iter().map(|cap| vec![0.0; if cap.is_some() { rows.len() } else { 0 }]).collect(),
-            pivots: vec![0.0; slots],
+            pivots: vec![0.0; model.seconds.len()],
             caps,
             cap_scale,
             rows,
@@ -133,6 +100,67 @@ impl<'a> Method<'a> {
         let work = span / self.model.jobs[j].work;
         [span * self.cap_scale[t], work, grams / self.budget_scale[j], grams / self.shared_scale]
     }
+}
+
+/// Returns the unit of the objective in grams: the mean of the largest costs of each job in each slot; infinite if only
+/// misses count.
+fn cost_unit(model: &Model, aim: Aim) -> f64 {
+    let blocks = (model.seconds.len() * model.jobs.len()) as f64;
+    let scale = match aim {
+        Aim::Cost { .. } => model.jobs.iter().map(|job| max_cost(model, job)).sum::<f64>() / blocks,
+        Aim::Misses => f64::INFINITY,
+    };
+    if scale > 0.0 { scale } else { 1.0 }
+}
+
+/// Returns the unit of the row of a job's own carbon budget in grams: the job's emissions at its greatest power.
+fn carbon_unit(model: &Model, job: &Job) -> f64 {
+    let grams = job.draw() * model.seconds.iter().zip(&model.carbon).map(|(s, c)| s * c).sum::<f64>();
+    if grams > 0.0 { grams } else { 1.0 }
+}
+
+/// Returns the cost of a job that has its greatest power in all slots, in grams.
+fn max_cost(model: &Model, job: &Job) -> f64 {
+    model.seconds.iter().enumerate().map(|(t, seconds)| job.max_second_cost(t) * seconds).sum()
+}
+
+/// Returns the rows of the jobs' work. Each unit of the right side is all of a job's work.
+fn work_rows(model: &Model, ends: &[End], aim: Aim, scale: f64) -> Vec<Row> {
+    let row = |(job, end): (&Job, &End)| {
+        let dual = usual_price(model, job, *end) * job.work / scale;
+        let rank = PRIORITY.powi(job.rank.min(4));
+        let penalty = match aim {
+            Aim::Cost { work, ranked, .. } => {
+                let lateness = if end.late { model.lateness * end.seconds / scale } else { 0.0 };
+                let worth = max_cost(model, job) / scale + dual.abs() + lateness + 1.0;
+                work * worth * if ranked { rank } else { 1.0 }
+            }
+            Aim::Misses => {
+                let slots = model.seconds.len() as f64;
+                rank * job.work / job.fastest() * slots / model.seconds.iter().sum::<f64>()
+            }
+        };
+        Row::new(1.0, penalty, penalty, dual)
+    };
+    model.jobs.iter().zip(ends).map(row).collect()
+}
+
+/// Returns the row of a carbon budget, in which each unit above the budget costs `penalty`.
+fn carbon_row(budget: f64, penalty: f64) -> Row {
+    Row::new(budget, 0.0, penalty, -(penalty / 2.0).min(1.0))
+}
+
+/// Returns first the row of each slot's cap, `None` where it cannot bind, second the factor that scales it. Exceeding a
+/// cap costs far more than missing any of the other `rows`.
+fn cap_rows(model: &Model, ends: &[End], rows: &[Row]) -> (Vec<Option<Row>>, Vec<f64>) {
+    let highest = 100.0 * rows.iter().map(|row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
+    let row = |(t, seconds): (usize, &f64)| {
+        let most = model.most(t, ends);
+        let cap = model.cap(t, ends).filter(|cap| *cap < most);
+        let scaled = |cap: f64| (Some(Row::new(cap / most, 0.0, highest, -1.0)), 1.0 / (most * seconds));
+        cap.map_or((None, 0.0), scaled)
+    };
+    model.seconds.iter().enumerate().map(row).unzip()
 }
 
 /// Returns a first guess of λ in gCO2e per sample: the cost per additional sample of raising a job from its lowest to

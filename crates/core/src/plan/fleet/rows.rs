@@ -9,9 +9,9 @@ use super::model::{End, Job, Model};
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) right: f64,
-    /// Amount by which the blocks are below the right side.
+    /// Slack variable: at the optimum, the right-hand side minus `used` where that is positive.
     pub(super) below: Single,
-    /// Amount by which the blocks are above the right side.
+    /// Surplus variable: at the optimum, `used` minus the right-hand side where that is positive.
     pub(super) above: Single,
     pub(super) dual: f64,
 }

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::planner::Planner;
 use super::problem::{PlanSlot, RESOLUTION};
+use super::shares::mean;
 use crate::domain::{Broken, Outcome, Promise, Work};
 use crate::plan::request::Request;
 use crate::time::later;
@@ -19,7 +20,7 @@ const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
 enum Bound {
     /// The work must end by this time.
     End(DateTime<Utc>),
-    /// The remaining work may emit at most this much, counted with the intensities of [`Planner::counted`].
+    /// Training in the remaining work may emit at most this much, counted with the intensities of [`Planner::counted`].
     Budget(GramsCo2e),
 }
 
@@ -41,7 +42,9 @@ impl Planner<'_> {
                 };
                 Bound::End(later(now, left.to_delta()))
             }
-            Promise::CarbonBudget(budget) => Bound::Budget(budget.min(MOST_CARBON) - progress.carbon),
+            Promise::CarbonBudget(budget) => {
+                Bound::Budget(budget.min(MOST_CARBON) - progress.carbon - self.pause_carbon())
+            }
         }
     }
 
@@ -53,6 +56,13 @@ impl Planner<'_> {
             Promise::Slowdown(_) => 1e-6,
             Promise::CarbonBudget(budget) => 1e-6 * (budget - self.request.progress.carbon).abs().max(rest).get(),
         }
+    }
+
+    /// Returns the expected emissions of the job's own pauses in its remaining work.
+    fn pause_carbon(&self) -> GramsCo2e {
+        let Request { progress, horizon, reference_intensity, .. } = *self.request;
+        let intensity = mean(horizon).unwrap_or(reference_intensity).max(GramsPerKwh::ZERO);
+        progress.pause_power * progress.pauses_ahead.max(Seconds::ZERO) * intensity
     }
 
     /// Returns a maximum slowdown less the reserve for the error of the reference throughput r(l_max), at least 0.
@@ -87,9 +97,9 @@ impl Planner<'_> {
     }
 
     /// Returns the promises that are broken if the work ends at `ends_at`, the slowdown over the job's life is
-    /// `slowdown`, and the remaining work emits `rest`.
+    /// `slowdown`, and the planned work emits `rest`.
     pub(in crate::plan) fn broken(&self, ends_at: DateTime<Utc>, slowdown: f64, rest: GramsCo2e) -> Vec<Broken> {
-        let carbon = Some(self.request.progress.carbon + rest);
+        let carbon = Some(self.request.progress.carbon + self.pause_carbon() + rest);
         let outcome = Outcome { ends_at: Some(ends_at), slowdown: Some(slowdown), carbon };
         Broken::among(self.request.promises(), &outcome, |promise| self.rounding(promise, rest))
     }

@@ -123,16 +123,34 @@ impl<'a> Grid<'a> {
     /// Returns the cheapest pattern at a price λ per sample; `None` if the rules allow none. `forced` is a slot in
     /// which the job has to run (`true`) or to pause (`false`) unless it has ended. With an `end`, only patterns that
     /// end in that slot count.
-    pub(in crate::plan) fn at(
+    pub(in crate::plan) fn cheapest_pattern(
         &self,
         price: f64,
         forced: Option<(usize, bool)>,
         end: Option<usize>,
     ) -> Option<PricedPattern> {
-        let n = self.slots();
-        let (bounds, points) = (&self.bounds, self.problem.points());
         let idle = self.problem.idle()?;
-        // Sums over the slots before each boundary: cost of running less the samples' value, samples, cost of pausing.
+        let sums = self.sums(price, forced, idle)?;
+        let loads = self.loads(&sums, idle + 1);
+        let steps = self.cheapest_steps(&sums, &loads);
+        let ends = &steps.ends;
+        // The work ends between the two boundaries of a slot, so the lower cost of the two boundaries gives the slot's
+        // bound.
+        let value = price * self.problem.work().get();
+        let bounds = ends.windows(2).map(|pair| pair[0].cost.min(pair[1].cost) + value).collect();
+        let among = end.map_or(0..=self.slots(), |slot| slot..=slot + 1);
+        let last = among.min_by(|a, b| ends[*a].cost.total_cmp(&ends[*b].cost))?;
+        if ends[last].cost.is_infinite() {
+            return None;
+        }
+        let (pattern, samples) = steps.trace_back(last, &sums, &loads);
+        Some(PricedPattern { pattern, samples, bounds })
+    }
+
+    /// Returns the sums over the slots before each boundary, with the best way to run in each slot at the price λ;
+    /// `None` if there is no way to run. `idle` is the index of the point for pauses.
+    fn sums(&self, price: f64, forced: Option<(usize, bool)>, idle: usize) -> Option<Sums> {
+        let (n, bounds, points) = (self.slots(), &self.bounds, self.problem.points());
         let (mut run, mut samples, mut pause) = (vec![0.0; n + 1], vec![0.0; n + 1], vec![0.0; n + 1]);
         for slot in 0..n {
             let seconds = bounds[slot + 1] - bounds[slot];
@@ -149,89 +167,128 @@ impl<'a> Grid<'a> {
             let sums = if runs { &mut pause } else { &mut run };
             sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
         }
-        // For a checkpoint loaded from a boundary on: first the additional cost over running instead, second the
-        // samples lost.
-        let checkpoint = self.costs.checkpoint.get();
-        let loading = |at: usize| {
-            let (mut left, mut cost, mut lost) = (checkpoint, 0.0, 0.0);
+        Some(Sums { run, samples, pause })
+    }
+
+    /// Returns what it costs to load a checkpoint from each boundary on. `loading` is the index of the point for that.
+    fn loads(&self, sums: &Sums, loading: usize) -> Vec<Load> {
+        let (n, bounds, Sums { run, samples, .. }) = (self.slots(), &self.bounds, sums);
+        let load_from = |at: usize| {
+            let (mut left, mut load) = (self.costs.checkpoint.get(), Load { cost: 0.0, lost: 0.0 });
             for slot in at..n {
                 let length = bounds[slot + 1] - bounds[slot];
                 let seconds = length.min(left);
                 if seconds <= 0.0 {
                     break;
                 }
-                cost += self.problem.second_cost(slot, idle + 1) * seconds
+                load.cost += self.problem.second_cost(slot, loading) * seconds
                     - (run[slot + 1] - run[slot]) * (seconds / length);
-                lost += (samples[slot + 1] - samples[slot]) * (seconds / length);
+                load.lost += (samples[slot + 1] - samples[slot]) * (seconds / length);
                 left -= seconds;
             }
-            (cost, lost)
+            load
         };
-        let loads: Vec<(f64, f64)> = (0..n).map(loading).collect();
+        (0..n).map(load_from).collect()
+    }
 
+    /// Returns the cheapest steps to each boundary, by dynamic programming: each step continues the cheapest pattern
+    /// that leads to its first boundary.
+    fn cheapest_steps(&self, sums: &Sums, loads: &[Load]) -> Steps {
+        let (bounds, since, Sums { run, pause, .. }) = (&self.bounds, self.since, sums);
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
-        let since = self.since;
-        // Least cost up to each boundary if the job runs (or pauses) before the boundary, and the boundary at which
-        // that run (or pause) began; `None` if it began before now.
-        let mut ran = vec![(f64::INFINITY, None); n + 1];
-        let mut paused = vec![(f64::INFINITY, None); n + 1];
-        let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
+        let checkpoint = self.costs.checkpoint.get();
+        let mut ran = vec![Step::NONE; bounds.len()];
+        let (mut paused, mut ends) = (ran.clone(), ran.clone());
         let mut from_ran = DelayedMinimum::new(min_pause);
         let mut from_paused = DelayedMinimum::new(min_run.max(checkpoint));
         let mut last_run = DelayedMinimum::new(checkpoint);
-        for at in 0..=n {
+        for at in 0..bounds.len() {
             if self.pauses_now && since + bounds[at] + SLACK >= min_pause {
-                paused[at] = (pause[at], None);
+                paused[at] = Step { cost: pause[at], from: None };
             }
-            if let Some((cost, from)) = from_ran.best(bounds, at, |j| ran[j].0 - pause[j])
-                && cost + pause[at] < paused[at].0
-            {
-                paused[at] = (cost + pause[at], Some(from));
-            }
+            paused[at].lower_to(from_ran.best(bounds, at, |j| ran[j].cost - pause[j]).plus(pause[at]));
             if !self.pauses_now && since + bounds[at] + SLACK >= min_run {
-                ran[at] = (run[at], None);
+                ran[at] = Step { cost: run[at], from: None };
             }
-            let resumed = |i: usize| paused[i].0 + loads.get(i).map_or(0.0, |l| l.0) - run[i];
-            if let Some((cost, from)) = from_paused.best(bounds, at, resumed)
-                && cost + run[at] < ran[at].0
-            {
-                ran[at] = (cost + run[at], Some(from));
-            }
+            let resumed = |i: usize| paused[i].cost + loads.get(i).map_or(0.0, |load| load.cost) - run[i];
+            ran[at].lower_to(from_paused.best(bounds, at, resumed).plus(run[at]));
             if at > 0 {
-                let straight = if self.pauses_now { None } else { Some((run[at], None)) };
-                let after = last_run.best(bounds, at, resumed).map(|(cost, from)| (cost + run[at], Some(from)));
-                for (cost, from) in straight.into_iter().chain(after) {
-                    if cost < ends[at].0 {
-                        ends[at] = (cost, at, from);
-                    }
+                if !self.pauses_now {
+                    ends[at].lower_to(Step { cost: run[at], from: None });
                 }
+                ends[at].lower_to(last_run.best(bounds, at, resumed).plus(run[at]));
             }
         }
-        // The work ends between the two boundaries of a slot, so the lower cost of the two boundaries gives the slot's
-        // bound.
-        let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
-        let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
-        let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-        if cost.is_infinite() {
-            return None;
+        Steps { ran, paused, ends }
+    }
+}
+
+/// Sums over the slots before each boundary.
+struct Sums {
+    /// Cost of running less the samples' value.
+    run: Vec<f64>,
+    samples: Vec<f64>,
+    /// Cost of pausing.
+    pause: Vec<f64>,
+}
+
+/// What it costs to load a checkpoint.
+struct Load {
+    /// Additional cost over running instead.
+    cost: f64,
+    /// Samples lost.
+    lost: f64,
+}
+
+/// Cheapest way to a boundary with one run (or pause) before it.
+#[derive(Clone, Copy)]
+struct Step {
+    /// Cost up to the boundary; infinite if the rules allow no such way.
+    cost: f64,
+    /// Boundary at which that run (or pause) began; `None` if it began before now.
+    from: Option<usize>,
+}
+
+impl Step {
+    const NONE: Self = Self { cost: f64::INFINITY, from: None };
+
+    fn plus(self, cost: f64) -> Self {
+        Self { cost: self.cost + cost, ..self }
+    }
+
+    /// Replaces the step by `other` if that is cheaper.
+    fn lower_to(&mut self, other: Self) {
+        if other.cost < self.cost {
+            *self = other;
         }
+    }
+}
+
+/// Cheapest steps to each boundary.
+struct Steps {
+    /// With a run before the boundary, after which the job may pause.
+    ran: Vec<Step>,
+    /// With a pause before the boundary, after which the job may resume.
+    paused: Vec<Step>,
+    /// With the last run before the boundary: it may be shorter than other runs.
+    ends: Vec<Step>,
+}
+
+impl Steps {
+    /// Returns the pattern of the steps that lead to the end at the boundary `last`, and the samples done by then.
+    fn trace_back(&self, last: usize, sums: &Sums, loads: &[Load]) -> (Pattern, f64) {
+        let (mut at, mut from) = (last, self.ends[last].from);
         let (mut pattern, mut done) = (Vec::new(), 0.0);
         while let Some(resumed) = from {
-            done += samples[at] - samples[resumed] - loads[resumed].1;
-            match paused[resumed].1 {
-                None => {
-                    pattern.push(0..resumed);
-                    (at, from) = (0, None);
-                }
-                Some(began) => {
-                    pattern.push(began..resumed);
-                    (at, from) = (began, ran[began].1);
-                }
-            }
+            done += sums.samples[at] - sums.samples[resumed] - loads[resumed].lost;
+            let began = self.paused[resumed].from;
+            at = began.unwrap_or(0);
+            from = began.and_then(|began| self.ran[began].from);
+            pattern.push(at..resumed);
         }
-        done += samples[at];
+        done += sums.samples[at];
         pattern.reverse();
-        Some(PricedPattern { pattern, samples: done, bounds })
+        (pattern, done)
     }
 }
 
@@ -240,19 +297,20 @@ impl<'a> Grid<'a> {
 struct DelayedMinimum {
     least: f64,
     next: usize,
-    best: Option<(f64, usize)>,
+    best: Step,
 }
 
 impl DelayedMinimum {
     fn new(least: f64) -> Self {
-        Self { least, next: 0, best: None }
+        Self { least, next: 0, best: Step::NONE }
     }
 
-    fn best(&mut self, bounds: &[f64], at: usize, value: impl Fn(usize) -> f64) -> Option<(f64, usize)> {
+    /// Returns the least value as the cost of a step from its boundary.
+    fn best(&mut self, bounds: &[f64], at: usize, value: impl Fn(usize) -> f64) -> Step {
         while self.next < at && bounds[at] - bounds[self.next] + SLACK >= self.least {
             let value = value(self.next);
-            if value.is_finite() && self.best.is_none_or(|(best, _)| value < best) {
-                self.best = Some((value, self.next));
+            if value.is_finite() {
+                self.best.lower_to(Step { cost: value, from: Some(self.next) });
             }
             self.next += 1;
         }

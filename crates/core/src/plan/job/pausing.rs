@@ -58,14 +58,22 @@ pub(in crate::plan) struct Paused {
     pub(in crate::plan) over_budget: bool,
 }
 
+/// Returns the time that a job needs to restart before it can train: that of a checkpoint if it is paused.
+pub(super) fn restart_time(costs: &Pausing, activity: Option<Activity>) -> Seconds {
+    match activity {
+        Some(Activity::PausedSince(_)) => costs.checkpoint,
+        Some(Activity::RunningSince(_)) | None => Seconds::ZERO,
+    }
+}
+
 /// Returns the cheapest plan found under the rules. If the work cannot be done in time otherwise, the pause in which
 /// the job is now may end before its minimum duration.
 ///
 /// # Errors
 /// If the work cannot be done in time even without a further pause.
 pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
-    // Pauses only take time: if the work cannot be done in time without pauses, it cannot be done with pauses.
-    problem.reachable_work()?;
+    // Pauses only take time: if the work cannot be done in time without further pauses, it cannot be done with them.
+    problem.reachable_work_after(restart_time(&rules.costs, rules.activity))?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
     let cheapest = solve_free(&problem, rules)?;
     let Some(limit) = rules.budget.filter(|limit| cheapest.solution.counted > *limit) else { return Ok(cheapest) };
@@ -206,7 +214,7 @@ impl Grid<'_> {
     /// Solves the cheapest pattern at a price λ if the pattern is new, and raises the lower bounds of the search.
     /// Returns whether the pattern does all the work.
     fn evaluate_price(&self, search: &mut Search, end: Option<usize>, price: f64) -> bool {
-        let Some(priced) = self.at(price, None, end) else { return false };
+        let Some(priced) = self.cheapest_pattern(price, None, end) else { return false };
         search.bounds.iter_mut().zip(&priced.bounds).for_each(|(bound, at)| *bound = bound.max(*at));
         if !search.tried.contains(&priced.pattern) {
             self.improve(&mut search.best, &priced.pattern, None);
@@ -269,7 +277,7 @@ impl Grid<'_> {
             let (mut low, mut high) = (0.25 * price, 4.0 * price);
             for _ in 0..FORCED_HALVINGS {
                 let middle = 0.5 * (low + high);
-                let found = self.at(middle, Some(forced), None);
+                let found = self.cheapest_pattern(middle, Some(forced), None);
                 let enough = found.as_ref().is_some_and(|found| found.samples >= self.problem.work().get());
                 *(if enough { &mut high } else { &mut low }) = middle;
                 tried.extend(found.map(|found| found.pattern).filter(|pattern| !tried.contains(pattern)));

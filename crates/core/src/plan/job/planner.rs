@@ -3,6 +3,7 @@
 
 use chrono::{DateTime, Utc};
 
+use super::pausing::restart_time;
 use super::problem::{InvalidProblem, PlanSlot, Point, Problem, check_horizon};
 use super::shares::{SHORTEST, carbon, mean};
 use crate::domain::{Promise, SetPoint, Slot, Work};
@@ -134,7 +135,8 @@ impl<'a> Planner<'a> {
         // A job that may pause can use all time until its latest end.
         let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
         let until = due.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
-        let (slots, known_until) = self.horizon(until.max(later(now, self.full_speed_time(due).to_delta())))?;
+        let full_speed = later(now, (self.restart() + self.full_speed_time(due)).to_delta());
+        let (slots, known_until) = self.horizon(until.max(full_speed))?;
         let weighed = self.request.weighed_intensities(&slots);
         let problem = Problem::new(
             slots,
@@ -151,8 +153,22 @@ impl<'a> Planner<'a> {
         Ok((problem.counting(counted.into_iter()), known_until))
     }
 
+    /// Returns the time that the job needs to restart before it can train; zero if it is not paused.
+    pub(super) fn restart(&self) -> Seconds {
+        let costs = self.request.objective.pausable;
+        costs.map_or(Seconds::ZERO, |costs| restart_time(&costs, self.request.activity))
+    }
+
+    /// Returns the index of the point for checkpoints and restarts in the points of a problem with pauses.
+    pub(super) fn checkpoint_point(&self) -> usize {
+        self.choice.points.len() + 1
+    }
+
+    /// Returns the time that the work takes at full speed; if its amount is unknown, the part of the window that a restart
+    /// leaves.
     pub(super) fn full_speed_time(&self, due: &DueWork) -> Seconds {
-        due.window.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
+        let of_window = due.window.map(|window| (window - self.restart()).max(Seconds::ZERO));
+        of_window.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
     }
 
     /// Returns first the slots from now to `until`, second the end of the forecast. The time after the forecast is one

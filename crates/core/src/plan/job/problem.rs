@@ -339,13 +339,19 @@ impl Problem {
     /// # Errors
     /// If even the fastest point cannot do the work in the available time.
     pub(in crate::plan) fn reachable_work(&self) -> Result<Samples, Infeasible> {
+        self.reachable_work_after(Seconds::ZERO)
+    }
+
+    /// Returns the work to plan like [`Self::reachable_work`], if the job does no work for the time `restart` first.
+    pub(super) fn reachable_work_after(&self, restart: Seconds) -> Result<Samples, Infeasible> {
         let fastest = self.fastest();
         let tolerance = (self.work * ROUNDING).max(fastest * RESOLUTION);
         let start = self.slots[0].slot.start();
-        let (mut available, mut idle) = (Seconds::ZERO, Seconds::ZERO);
+        let (mut available, mut idle) = (Seconds::ZERO, restart);
         for (slot, s) in self.open_slots().iter().enumerate() {
             *(if self.runs(slot) { &mut available } else { &mut idle }) += self.usable(s);
         }
+        available = (available - restart).max(Seconds::ZERO);
         if let Some(end) = self.latest_end {
             let late_by = self.work / fastest - (Seconds::from_delta(end - start) - idle);
             // A delay within the tolerance counts as rounding, unless no time is left at all.

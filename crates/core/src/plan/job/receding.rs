@@ -12,22 +12,22 @@ use super::dual;
 use super::pausing::{Paused, Rules, solve_pausing, solve_resuming};
 use super::planner::{Due, DueWork, Planner};
 use super::problem::{Infeasible, PlanSlot, Point, Problem, Solution};
-use super::shares::{Shares, fill, shortest_dwell, spans, time, without_short_parts};
+use super::shares::{SHORTEST, Shares, carbon, fill, shortest_dwell, spans, time, without_short_parts};
 use crate::domain::{Activity, Objective, Promise};
 use crate::plan::reason::{PlanContext, Reason, explain};
-use crate::plan::request::{Request, Unplannable};
+use crate::plan::request::{PastEmissions, Progress, Request, Unplannable};
 use crate::plan::schedule::{Plan, Segment, Verdict};
 use crate::time::later;
-use crate::units::{GramsPerKwh, Samples, Seconds};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, Seconds};
 
 /// Plans the rest of a job, or the next window of a job whose total work is unknown. In a slot with two settings the
 /// faster comes first; each part lasts at least a second unless it is the only one in its slot.
 ///
-/// If the time constraints cannot be met, the job runs at full speed; if only the carbon budget cannot be met, the plan
-/// of least carbon that meets the time constraints is used. [`Verdict`] lists the broken promises. If the total work is
-/// unknown, the work of the window is `window · r(l_max)/(1+ε)` less the samples that the job is ahead. Without a
-/// maximum slowdown ε, or if the job is ahead by a whole window, each slot takes the limit l with the least cost per
-/// sample, (η·c_t·p(l)+(1−η)·c_ref·P_max)/r(l).
+/// If the time constraints cannot be met, the job runs at full speed, after a restart if it is paused; if only the
+/// carbon budget cannot be met, the plan of least carbon that meets the time constraints is used. [`Verdict`] lists the
+/// broken promises. If the total work is unknown, the work of the window is `window · r(l_max)/(1+ε)` less the samples
+/// that the job is ahead. Without a maximum slowdown ε, or if the job is ahead by a whole window, each slot takes the
+/// limit l with the least cost per sample, (η·c_t·p(l)+(1−η)·c_ref·P_max)/r(l).
 ///
 /// # Errors
 /// If the profile has no usable and allowed point, or the horizon or the objective is invalid.
@@ -39,9 +39,39 @@ impl Planner<'_> {
     fn plan(&self) -> Result<Plan, Unplannable> {
         match self.due() {
             Due::Done => Ok(self.finish(&Draft::default(), self.request.now, Verdict::Optimal)),
+            _ if self.request.progress.restart_left > Seconds::ZERO => self.plan_after_restart(),
             Due::NothingNow => self.cheapest_per_slot(),
             Due::Work(due) => self.solve(&due),
         }
+    }
+
+    /// Plans a job that is restarting: it trains from the expected end of its restart on.
+    fn plan_after_restart(&self) -> Result<Plan, Unplannable> {
+        let Request { now, window, progress, .. } = *self.request;
+        let restart = progress.restart_left.max(SHORTEST);
+        let trains_from = later(now, restart.to_delta());
+        let (slots, _) = self.horizon(trains_from)?;
+        let resuming = |s: &PlanSlot| self.segment(s.slot, self.checkpoint_point(), s.intensity, Reason::Resuming);
+        let restarting: Vec<Segment> = slots.iter().map(resuming).collect();
+        let energy: Joules = restarting.iter().map(Segment::energy).sum();
+        let emitted: GramsCo2e = restarting.iter().map(|s| s.energy() * s.intensity).sum();
+        let progress = Progress {
+            elapsed: progress.elapsed + restart,
+            carbon: progress.carbon + emitted,
+            restart_left: Seconds::ZERO,
+            past_emissions: progress.past_emissions.map(|past| PastEmissions { carbon: past.carbon + emitted, ..past }),
+            ..progress
+        };
+        let window = (window - restart).max(Seconds::ZERO);
+        let mut plan = plan(&Request { now: trains_from, window, progress, ..*self.request })?;
+        let (slots, _) = self.horizon(plan.ends_at())?;
+        let at_ceiling = plan.expected.samples / self.reference.throughput;
+        plan.made_at = now;
+        plan.expected.energy += energy;
+        plan.expected.carbon += emitted;
+        plan.expected.carbon_at_ceiling = carbon(&slots, self.reference.power, at_ceiling);
+        plan.segments.splice(0..0, restarting);
+        Ok(plan)
     }
 
     /// Returns the optimal plan; if no plan keeps all promises, the plan of least carbon, or the plan at full speed.
@@ -73,17 +103,22 @@ impl Planner<'_> {
                 plan
             }
             Err(why) => {
-                let full_speed = self.full_speed_time(due);
+                let (restart, full_speed) = (self.restart(), self.full_speed_time(due));
                 let fastest = self.choice.fastest();
-                let shares = fill(problem.slots(), full_speed, fastest);
-                let ends_at = later(self.request.now, full_speed.to_delta());
+                let shares = fill(problem.slots(), &[(self.checkpoint_point(), restart), (fastest, full_speed)]);
+                let ends_at = later(self.request.now, (restart + full_speed).to_delta());
                 let fits = problem.slots().last().is_some_and(|last| last.slot.end() >= ends_at);
                 let promise = promise.filter(|_| fits);
-                let reasons = shares.iter().map(|_| vec![Reason::FullSpeed { promise }]).collect();
+                let reason = |(point, _): &(usize, Seconds)| match *point == fastest {
+                    true => Reason::FullSpeed { promise },
+                    false => Reason::Resuming,
+                };
+                let reasons = shares.iter().map(|parts| parts.iter().map(reason).collect()).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
                 // The plan's segments end with the horizon, but the work may continue after it.
-                let slowdown = self.slowdown(self.choice.points[fastest].throughput * full_speed, full_speed);
+                let samples = self.choice.points[fastest].throughput * full_speed;
+                let slowdown = self.slowdown(samples, restart + full_speed);
                 plan.expected.slowdown = slowdown;
                 plan.verdict = Verdict::FullSpeed { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
                 plan

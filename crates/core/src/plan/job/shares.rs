@@ -22,21 +22,34 @@ pub(in crate::plan) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
     shares.iter().flatten().map(|part| part.1).sum()
 }
 
-/// Returns the time shares of running at one point for a duration from the start of the slots, slot after slot.
-pub(in crate::plan) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
-    let mut left = duration;
-    let part = |slot: &PlanSlot| {
-        let seconds = left.min(slot.slot.duration());
-        left -= seconds;
-        (seconds > Seconds::ZERO).then(|| vec![(point, seconds)])
+/// Returns the time shares of the points in `turns`, each used for its duration and one after the other, from the start
+/// of the slots.
+pub(in crate::plan) fn fill(slots: &[PlanSlot], turns: &[(usize, Seconds)]) -> Shares {
+    let mut next = turns.iter().copied();
+    let mut turn = next.next();
+    let parts = |slot: &PlanSlot| {
+        let (mut parts, mut free) = (Vec::new(), slot.slot.duration());
+        while let Some((point, left)) = turn {
+            let seconds = left.min(free);
+            if seconds > Seconds::ZERO {
+                parts.push((point, seconds));
+                free -= seconds;
+            }
+            if seconds < left {
+                turn = Some((point, left - seconds));
+                break;
+            }
+            turn = next.next();
+        }
+        (!parts.is_empty()).then_some(parts)
     };
-    slots.iter().map_while(part).collect()
+    slots.iter().map_while(parts).collect()
 }
 
 /// Returns the emissions of a constant power for a duration from the start of the slots. Time after the last slot has
 /// the slots' mean intensity.
 pub(in crate::plan) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
-    let parts = fill(slots, duration, 0);
+    let parts = fill(slots, &[(0, duration)]);
     let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
     let after = (duration - time(&parts)).max(Seconds::ZERO);
     within + power * after * mean(slots).unwrap_or_default()

@@ -12,11 +12,13 @@
 //!    stays paused only if those saved compared with resuming at once, for good, exceed [`WORTH_STAYING`] standard
 //!    errors: less than a new pause needs, so that small changes of the forecast do not stop and start the job.
 //! 2. **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
-//!    constant mix of two points (the same shares of time throughout) from the job's start on. The present slot stays
-//!    as planned if there is a slot such that, with the plan up to that slot and a constant mix from there on, the
-//!    emissions saved so far plus those expected to be saved, less a multiple of their standard error, are at least
-//!    −[`MOST_LOST`]; the plan's expected gain over the constant mix may be lost in addition. Else the present slot is
-//!    moved towards the constant mix until the condition holds.
+//!    constant mix of two points (the same shares of time throughout) from the job's first plan on. What profiling cost
+//!    before is no loss of following a forecast, so it does not count. The present slot stays as planned if there is a
+//!    slot such that, with the plan up to that slot and a constant mix from there on, the emissions saved so far plus
+//!    those expected to be saved, less a multiple of their standard error, are at least −[`MOST_LOST`]; the plan's
+//!    expected gain over the constant mix may be lost in addition. Else the present slot is moved towards the constant
+//!    mix until the condition holds. A plan whose gain over the constant mix from now on has no standard error takes no
+//!    risk, and stays as it is.
 //!
 //! Only the present slot is changed, since only the present setting is applied; the following slots are the optimum
 //! after the changed slot.
@@ -28,7 +30,7 @@ use super::planner::{DueWork, Planner};
 use super::problem::{Problem, Solution};
 use crate::domain::{Slot, Work};
 use crate::forecast::{ErrorPaths, SlotErrors};
-use crate::plan::request::{PastEmissions, Weighing};
+use crate::plan::request::{FirstPlan, PastEmissions, Progress, Weighing};
 use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Minimum emissions saved by slowing down below the most efficient point, in standard errors of the emissions saved.
@@ -41,9 +43,12 @@ const WORTH_STOPPING: f64 = 1.0;
 const WORTH_HOLDING: f64 = 3.0;
 /// Minimum emissions saved by staying paused, in standard errors of the emissions saved.
 const WORTH_STAYING: f64 = 0.2;
-/// Maximum excess over the emissions of the baseline (best constant mix), relative to the job's emissions at the
-/// maximum usable limit.
+/// Maximum excess over the emissions of the baseline (best constant mix), relative to the emissions of the same work at
+/// the maximum usable limit.
 const MOST_LOST: f64 = 0.003;
+/// Maximum standard error of a plan's gain over the constant mix that counts as rounding, relative to the same emissions
+/// as [`MOST_LOST`].
+const NO_RISK: f64 = 1e-9;
 /// Multiple of the standard error that rule 2 subtracts from the emissions saved.
 const SAFE: f64 = 0.75;
 /// Bisection steps for the fraction by which the present slot follows the plan rather than the constant mix.
@@ -126,18 +131,23 @@ impl Planner<'_> {
     fn limit_expected_loss(&self, model: &RiskModel<'_>, solution: &Solution, due: &DueWork) -> Option<Solution> {
         let Work::TotalSamples(total) = self.request.work else { return None };
         // Work from before the last change counts as the samples that now take the same time at the maximum usable limit.
-        let total = self.reference.throughput * self.reference_time(total);
-        let elapsed = self.request.progress.elapsed;
+        let first = self.first_plan();
+        let total = self.reference.throughput * (self.reference_time(total) - first.reference_time);
+        let elapsed = self.request.progress.elapsed - first.elapsed;
         let (throughput, present) = (model.constant_throughput(due.samples, 0), model.throughput_in(solution, 0));
-        let own_start = elapsed + model.time_left(0);
+        let from_first_plan = elapsed + model.time_left(0);
         let baseline = {
-            let throughput = model.clamped_throughput(total / own_start);
+            let throughput = model.clamped_throughput(total / from_first_plan);
             ConstantMix { throughput, energies: model.constant(throughput, total - throughput * elapsed, 0) }
         };
         let (so_far, level) = self.so_far(model, &baseline, elapsed);
         let at_ceiling = self.reference.power * (total / self.reference.throughput);
         let planned = model.energies(solution);
-        let gain = model.carbon(&difference(&model.constant(throughput, due.samples, 0), &planned));
+        let moved = difference(&model.constant(throughput, due.samples, 0), &planned);
+        if model.errors.of(&moved) <= NO_RISK * at_ceiling.get() / JOULES_PER_KWH * level {
+            return None;
+        }
+        let gain = model.carbon(&moved);
         let least = -MOST_LOST * at_ceiling.get() / JOULES_PER_KWH * level - gain.max(0.0);
         // Emissions saved against the baseline, less a multiple of their standard error, if the job follows the plan
         // for a number of slots and a constant mix from there on.
@@ -173,8 +183,19 @@ impl Planner<'_> {
         model.with_present_at(throughput_by(holds))
     }
 
-    /// Returns first the emissions saved against the baseline so far (0 if unknown), second the mean carbon intensity
-    /// of the baseline's energy over the job's life (only of the time from now on if the past is unknown), in g/kWh.
+    /// Returns the job's progress when its baseline begins: at its first plan, or now if the emissions since then are
+    /// unknown.
+    fn first_plan(&self) -> FirstPlan {
+        let Progress { samples, elapsed, first_plan, past_emissions, .. } = self.request.progress;
+        match past_emissions {
+            Some(_) => first_plan,
+            None => FirstPlan { elapsed, reference_time: self.reference_time(samples) },
+        }
+    }
+
+    /// Returns first the emissions saved against the baseline since the first plan (0 if unknown), second the mean
+    /// carbon intensity of the baseline's energy since then (only of the time from now on if the past is unknown), in
+    /// g/kWh.
     fn so_far(&self, model: &RiskModel<'_>, baseline: &ConstantMix, elapsed: Seconds) -> (GramsCo2e, f64) {
         let energy: f64 = baseline.energies.iter().sum();
         let ahead = if energy > 0.0 { model.carbon(&baseline.energies) / energy } else { 0.0 };

@@ -6,7 +6,7 @@ use super::receding::training;
 use crate::domain::{Broken, Excess, Objective, Promise};
 use crate::plan::job::budget::{OverBudget, solve_within};
 use crate::plan::{Reason, Verdict, solve};
-use crate::units::{GramsCo2e, Seconds};
+use crate::units::{GramsCo2e, Seconds, Watts};
 
 proptest! {
     #[test]
@@ -78,4 +78,23 @@ fn the_past_counts_and_the_budget_yields_before_time() {
         panic!("{broken:?}")
     };
     assert!((by.get() - (100.0 + 390.0 - 350.0)).abs() < 0.5, "{by}");
+}
+
+#[test]
+fn a_budget_leaves_room_for_the_jobs_own_pauses() {
+    let mut job = training();
+    let budget = |grams| Some(GramsCo2e::new(grams));
+    let asked = Objective { carbon_budget: budget(350.0), ..Objective::UNBOUND };
+    job.objective = Objective::new(None, asked).expect("valid");
+    job.progress.pauses_ahead = Seconds::new(600.0);
+    job.progress.pause_power = Watts::new(120.0);
+    // At 450 g/kWh, the forecast's mean, the pauses emit 9 g.
+    let plan = job.plan();
+    assert_eq!(plan.verdict, Verdict::Optimal);
+    assert!((plan.expected.carbon.get() - 341.0).abs() < 0.1, "{}", plan.expected.carbon);
+    // The least carbon within 10 % slowdown is 299 g.
+    job.objective = Objective { max_slowdown: Some(0.1), carbon_budget: budget(305.0), ..Objective::UNBOUND };
+    let Verdict::OverBudget { broken } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
+    let [Broken { by: Excess::Carbon(by), .. }] = broken[..] else { panic!("{broken:?}") };
+    assert!((by.get() - 3.0).abs() < 0.1, "{by}");
 }

@@ -6,12 +6,12 @@ use proptest::test_runner::TestRunner;
 use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance, points};
 use super::oracles::by_interior_point;
 use super::receding::{Job, training};
-use crate::domain::{Activity, Objective, Pausing, Work};
+use crate::domain::{Activity, Broken, Excess, Objective, Pausing, Promise, Work};
 use crate::plan::job::pausing::{Rules, solve_pausing};
 use crate::plan::job::{Mode, Problem};
 use crate::plan::solve;
-use crate::plan::{JobActivity, Reason, Verdict};
-use crate::units::{Samples, Seconds, Watts};
+use crate::plan::{Infeasible, JobActivity, Plan, Reason, Verdict};
+use crate::units::{Joules, Samples, Seconds, Watts};
 
 const IDLE: Watts = Watts::new(20.0);
 
@@ -187,6 +187,44 @@ fn a_paused_job_planned_again_stays_paused() {
     job.objective.deadline = Some(at(7500.0 + (1_080_000.0 - job.progress.samples.get()) / 100.0 + 130.0));
     let urgent = job.plan();
     assert_eq!((urgent.verdict, urgent.segments[0].activity), (Verdict::Optimal, JobActivity::Resuming));
+}
+
+#[test]
+fn a_restart_counts_even_at_full_speed() {
+    // An hour of work at full speed.
+    let mut job = Job { work: Work::TotalSamples(Samples::new(360_000.0)), ..training() };
+    let pausable = Some(costs(1800.0, 1800.0, 600.0));
+    job.objective = Objective { deadline: Some(at(3900.0)), pausable, ..Objective::UNBOUND };
+    let resumes = |plan: &Plan| {
+        let first = &plan.segments[0];
+        assert_eq!((first.activity, first.slot.duration()), (JobActivity::Resuming, Seconds::new(600.0)));
+        assert_eq!((plan.made_at, first.slot.start()), (at(0.0), at(0.0)));
+        let energy: Joules = plan.segments.iter().map(|s| s.energy()).sum();
+        assert!((plan.expected.energy - energy).abs() <= energy * 1e-9, "{} of {energy}", plan.expected.energy);
+        assert!((plan.expected.samples.get() - 360_000.0).abs() < 1.0, "{}", plan.expected.samples);
+    };
+    let late = Broken { promise: Promise::Deadline(at(3900.0)), by: Excess::Time(Seconds::new(300.0)) };
+    for is_paused in [true, false] {
+        // A job that was started again 200 s ago, and needs another 600 s.
+        job.activity =
+            Some(if is_paused { Activity::PausedSince(at(-7200.0)) } else { Activity::RunningSince(at(-200.0)) });
+        job.progress.restart_left = if is_paused { Seconds::ZERO } else { Seconds::new(600.0) };
+        job.objective.deadline = Some(at(3900.0));
+        let plan = job.plan();
+        resumes(&plan);
+        let Verdict::FullSpeed { broken, why: Infeasible::NotEnoughTime { late_by, .. } } = &plan.verdict else {
+            panic!("{:?}", plan.verdict)
+        };
+        assert_eq!((&broken[..], plan.ends_at()), (&[late][..], at(4200.0)));
+        assert!((late_by.get() - 300.0).abs() < 1e-6, "{late_by}");
+        assert!((plan.expected.slowdown - 1.0 / 6.0).abs() < 1e-9, "{}", plan.expected.slowdown);
+        // With enough time, the restart still comes first.
+        job.objective.deadline = Some(at(4300.0));
+        let plan = job.plan();
+        resumes(&plan);
+        assert_eq!(plan.verdict, Verdict::Optimal);
+        assert!(plan.ends_at() > at(4200.0) && plan.ends_at() <= at(4300.0), "{}", plan.ends_at());
+    }
 }
 
 #[test]

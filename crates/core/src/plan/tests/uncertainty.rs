@@ -2,10 +2,11 @@
 
 use std::ops::Not;
 
+use super::instances::at;
 use super::receding::{Job, training};
 use crate::domain::Work;
 use crate::forecast::ErrorPaths;
-use crate::plan::{PastEmissions, Plan, Request, Verdict, plan};
+use crate::plan::{FirstPlan, PastEmissions, Plan, Reason, Request, Verdict, plan};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, Seconds};
 
 /// Returns the forecast errors of eight days: `error` gives the error in g/kWh by lead in hours; its sign alternates
@@ -77,6 +78,49 @@ fn losses_against_the_baseline_are_not_risked_again() {
     assert!(planned(&job, &known).is_restrained().not());
     job.progress.past_emissions = Some(lost(5.0 * 205.0 * 0.1 / 1000.0 * 400.0));
     assert!(planned(&job, &known).is_restrained());
+}
+
+#[test]
+fn losses_of_profiling_do_not_count() {
+    let mut job = training();
+    let known = errors(&job, |lead| if lead == 0 { 26.0 } else { -26.0 });
+    // The job was profiled for 600 s, in which it did 30,000 samples at 300 W. Then it ran for 360 s at the best constant
+    // mix of the rest, 93.1 samples/s, which draws about 231 W.
+    let rest = (1_080_000.0 - 30_000.0) / (11_880.0 - 600.0);
+    job.progress.elapsed = Seconds::new(960.0);
+    job.progress.samples = Samples::new(30_000.0 + 360.0 * rest);
+    let grams = |watts: f64, seconds: f64| watts * seconds / 3.6e6 * 400.0;
+    let past = |grams| Some(PastEmissions { intensity: GramsPerKwh::new(400.0), carbon: GramsCo2e::new(grams) });
+    let since = grams(231.0, 360.0);
+    job.progress.past_emissions = past(since + grams(300.0, 600.0));
+    assert!(
+        planned(&job, &known).is_restrained(),
+        "counted from the job's start, profiling cost more than may be lost"
+    );
+    job.progress.first_plan = FirstPlan { elapsed: Seconds::new(600.0), reference_time: Seconds::new(300.0) };
+    job.progress.past_emissions = past(since);
+    assert!(planned(&job, &known).is_restrained().not());
+    // Losses since the first plan count.
+    job.progress.past_emissions = past(5.0 * since);
+    assert!(planned(&job, &known).is_restrained());
+    // Without known emissions, the baseline begins now.
+    job.progress.past_emissions = None;
+    assert!(planned(&job, &known).is_restrained().not());
+}
+
+#[test]
+fn a_constant_forecast_without_errors_is_no_risk() {
+    let mut job = training();
+    job.horizon.iter_mut().for_each(|slot| slot.intensity = GramsPerKwh::new(500.0));
+    // Half of the job is done at the constant mix, which draws 209 W, and has emitted 1.5 % more than expected.
+    job.now = at(5940.0);
+    job.progress.elapsed = Seconds::new(5940.0);
+    job.progress.samples = Samples::new(540_000.0);
+    let carbon = GramsCo2e::new(1.015 * 209.1 * 5940.0 / 3.6e6 * 500.0);
+    job.progress.past_emissions = Some(PastEmissions { intensity: GramsPerKwh::new(500.0), carbon });
+    let plan = planned(&job, &errors(&job, |_| 0.0));
+    assert!(matches!(plan.segments[0].reason, Reason::Flat { .. }), "{:?}", plan.segments[0].reason);
+    assert!(plan.is_restrained().not());
 }
 
 #[test]
