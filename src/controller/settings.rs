@@ -109,7 +109,7 @@ impl Settings {
         self.default_lease_s.check("default_lease_s", 1.0, 86_400.0)?;
         for (key, most) in [("most_jobs", self.most_jobs), ("most_jobs_per_gpu", self.most_jobs_per_gpu)] {
             if !(1..=100_000).contains(&most) {
-                return Err(format!("{key} = {most} must be from 1 to 100000 open jobs"));
+                return Err(format!("{key} = {most} must be from 1 to 100000"));
             }
         }
         self.call_timeout_s.check("call_timeout_s", 0.05, 60.0)?;

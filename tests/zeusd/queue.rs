@@ -33,7 +33,7 @@ async fn writes_that_the_daemons_end_keeps_from_beginning_are_recorded() {
     let failed: Vec<_> =
         failed.map(|(_, r)| (r.after.as_ref().and_then(|s| s.power_limit_w), r.reason.clone())).collect();
     let why = Some("the daemon ended before the write began; nothing was changed".to_owned());
-    let begun = Some("it is unknown whether the setting was written".to_owned());
+    let begun = Some("it is unknown whether the setting was written; read it back before you try again".to_owned());
     assert_eq!(failed, [(Some(210.0), begun), (Some(220.0), why.clone()), (Some(230.0), why)]);
 }
 

@@ -66,8 +66,15 @@ pub enum WriteRefused {
     #[error("{0}")]
     Owned(String),
     /// The GPU accepts no such limit.
-    #[error("the limit is outside the GPU's range")]
-    OutOfRange,
+    #[error("{limit} is outside the GPU's range, {min} to {max}")]
+    OutOfRange {
+        /// The requested limit.
+        limit: PowerLimit,
+        /// The GPU's lowest limit.
+        min: PowerLimit,
+        /// The GPU's highest limit.
+        max: PowerLimit,
+    },
     /// The GPU's limit cannot be set, whatever it is.
     #[error("{0}")]
     Impossible(String),
@@ -84,7 +91,7 @@ pub enum WriteRefused {
     #[error("the daemon ended before the write began; nothing was changed")]
     Ending,
     /// The daemon ended, or the write was tried too often, before its outcome was known.
-    #[error("it is unknown whether the setting was written")]
+    #[error("it is unknown whether the setting was written; read it back before you try again")]
     Unfinished,
     /// The journal cannot be written, so nothing was changed.
     #[error("nothing is changed: {0}; the original setting could not be restored later")]
@@ -95,7 +102,7 @@ impl WriteRefused {
     /// Returns the outcome of the write for the audit log.
     pub(super) const fn outcome(&self) -> AuditOutcome {
         match self {
-            Self::Owned(_) | Self::OutOfRange | Self::Impossible(_) | Self::TooMany => AuditOutcome::Refused,
+            Self::Owned(_) | Self::OutOfRange { .. } | Self::Impossible(_) | Self::TooMany => AuditOutcome::Refused,
             Self::Device(_) | Self::GivenUp | Self::Ending | Self::Unfinished | Self::Journal(_) => {
                 AuditOutcome::Failed
             }

@@ -172,7 +172,9 @@ fn allowed(gpu: &Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<Power
         return Err(ControlError::Forbidden(why));
     }
     let (Some(range), Some(ceiling)) = (gpu.range(), ceiling) else {
-        return Err(ControlError::Forbidden("the GPU does not report which limits it accepts".into()));
+        return Err(ControlError::Forbidden(
+            "the GPU does not report the range of its limits, so wattune sets none".into(),
+        ));
     };
     let requested = PowerLimit::from_watts(limit);
     if requested < range.min || requested > ceiling {

@@ -6,6 +6,7 @@ mod audit_values;
 mod begin;
 mod caller;
 mod client_commands;
+mod client_queue;
 mod client_write;
 mod demand_response;
 mod end;

@@ -92,6 +92,26 @@ pub enum StartBy {
     At(DateTime<Utc>),
 }
 
+/// A new job with everything that its request names found, until it is stored.
+struct Registration {
+    /// Specification of the job, without its processes until they are found.
+    spec: JobSpec,
+    owners: Owners,
+    /// Selector of the job's processes.
+    processes: Option<ProcessSelector>,
+    /// Open job that this one replaces.
+    replaces: Option<JobId>,
+    /// Caller who registers the job.
+    by: Caller,
+}
+
+impl Registration {
+    /// Returns whether the job is to be held until a start that the daemon chooses.
+    fn is_held(&self) -> bool {
+        self.spec.offers.start.is_some()
+    }
+}
+
 impl NewOffers {
     /// Returns the offers of a job that is requested at `now`. A job that continues an earlier one keeps the latest start
     /// of that one. It is given with the emissions of its GPUs.
@@ -132,6 +152,13 @@ impl Controller {
     /// caller may not replace it, register a job for another user, name its processes or control its GPUs. Then nothing
     /// changes.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
+        let mut registration = self.resolve_job(new).await?;
+        self.check_job(&mut registration).await?;
+        self.commit_job(registration).await
+    }
+
+    /// Finds the owners, the earlier job and the GPUs of a new job.
+    async fn resolve_job(&self, new: NewJob) -> Result<Registration, ControlError> {
         let mut owners = owners_of(&new.by, new.user)?;
         check_priority(&new.by, new.priority)?;
         if let Some(other) = new.replaces.as_ref() {
@@ -170,29 +197,42 @@ impl Controller {
                 None => new.offers.at(self.now().utc, earlier.as_ref().map(|earlier| (earlier, emitted))),
             },
         };
-        let mut spec = spec.check()?;
+        let (processes, replaces, by) = (new.processes, new.replaces, new.by);
+        Ok(Registration { spec: spec.check()?, owners, processes, replaces, by })
+    }
+
+    /// Checks that a job may be registered now, and finds its processes and the found jobs that it joins.
+    async fn check_job(&mut self, registration: &mut Registration) -> Result<(), ControlError> {
+        let is_held = registration.is_held();
+        let Registration { spec, owners, processes, replaces, by } = registration;
         if spec.objective.price_weight > 0.0 && self.signal.price().is_none() {
             let why = "needs a source of prices and this daemon has none; set source in [price] of its settings, or leave \
                        the price_weight out";
             let field = "objective.price_weight";
             return Err(ControlError::Invalid(InvalidJob { field, why: why.into() }));
         }
-        let is_held = spec.offers.start.is_some();
         if spec.control && !is_held {
-            self.refuse_controlled_gpus(&spec, new.replaces.as_ref())?;
+            self.refuse_controlled_gpus(spec, replaces.as_ref())?;
         }
-        if new.replaces.is_none() {
-            self.refuse_too_many(&spec, &owners)?;
+        if replaces.is_none() {
+            self.refuse_too_many(spec, owners)?;
         }
-        spec.processes = self.accounting.find_processes(&node!(self), new.processes, new.replaces.as_ref()).await?;
-        self.check_processes(spec.processes.as_ref(), &new.by).await?;
+        spec.processes = self.accounting.find_processes(&node!(self), processes.take(), replaces.as_ref()).await?;
+        self.check_processes(spec.processes.as_ref(), by).await?;
         if !is_held {
-            self.check_gpus(&spec, &new.by).await?;
+            self.check_gpus(spec, by).await?;
         }
         let joins = self.joined_by(&spec.gpus, spec.processes.as_ref());
         if let Some(joins) = joins.filter(|_| spec.tags.len() < JobSpec::MOST_TAGS) {
             spec.tags.entry("joins".to_owned()).or_insert(joins);
         }
+        Ok(())
+    }
+
+    /// Stores a checked job, ends the job that it replaces, and adds it to its GPUs or holds it.
+    async fn commit_job(&mut self, registration: Registration) -> Result<JobView, ControlError> {
+        let is_held = registration.is_held();
+        let Registration { spec, owners, replaces, by, .. } = registration;
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let registered_at = self.now().utc;
         let absence = is_held.then_some(Absence::HeldSince(registered_at));
@@ -202,30 +242,28 @@ impl Controller {
         let job = self.snapshot().make_job(&stored).await?;
         refuse_unknown_run(&job)?;
         self.store.save_job(&stored).await?;
-        if let Some(other) = &new.replaces {
-            self.end_job(other, &format!("replaced by job {id}"), Some(new.by.clone())).await;
+        if let Some(other) = &replaces {
+            self.end_job(other, &format!("replaced by job {id}"), Some(by.clone())).await;
         }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
-        self.audit_job(Some(new.by), AuditAction::RegisterJob, &id, job.spec.name.as_str());
+        self.audit_job(Some(by), AuditAction::RegisterJob, &id, job.spec.name.as_str());
         self.record_request(&job).await;
-        match is_held {
-            true => {
-                // From now on, the idle energy of reserved GPUs is the job's.
-                for gpu in job.spec.gpus.iter().filter(|_| job.reserves()) {
-                    self.accounting.split_interval_of(&mut node!(self), gpu, false);
-                }
-                self.jobs.add(job);
-            }
-            false => self.admit(job).await,
-        }
-        // Jobs found by these processes end now.
-        self.discover().await;
-        self.planner.rethink_starts();
-        match is_held {
-            true => drop(self.plan().await),
-            false => drop(self.plan_one(&id).await),
+        if is_held {
+            self.hold(job);
+            self.end_joined().await;
+            self.plan().await;
+        } else {
+            self.admit(job).await;
+            self.end_joined().await;
+            self.plan_one(&id).await;
         }
         self.job(&id).await
+    }
+
+    /// Ends the found jobs whose processes a new job has, and requests a new choice of the starts of held jobs.
+    async fn end_joined(&mut self) {
+        self.discover().await;
+        self.planner.rethink_starts();
     }
 
     /// Returns the job with this key that a new one of `owners` continues: their last one, unless they ended it while it ran.
@@ -313,6 +351,15 @@ impl Controller {
             }
         }
         Ok(())
+    }
+
+    /// Adds a held job to the jobs that have not ended. From now on, the idle energy of the GPUs that are reserved for it
+    /// is the job's.
+    fn hold(&mut self, job: Job) {
+        for gpu in job.spec.gpus.iter().filter(|_| job.reserves()) {
+            self.accounting.split_interval_of(&mut node!(self), gpu, false);
+        }
+        self.jobs.add(job);
     }
 
     /// Adds a job to its GPUs and to the jobs that have not ended, and begins to count the CPU time of its processes.

@@ -19,7 +19,7 @@ use wattune_core::ledger::savings::{
 use wattune_core::ledger::savings_entries::{Counterfactual, OrUnknown, ReferenceComparison, Savings};
 use wattune_core::ledger::waiting_times::WaitingTimes;
 use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
-use wattune_core::profile::{Curve, Evidence, Profiler};
+use wattune_core::profile::{Curve, EarlierWork, Evidence, Profiler};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
 /// Time at a job's start and end in which rows of other jobs on its GPUs are accepted: a little more than the time
@@ -55,6 +55,15 @@ pub(crate) struct Estimate<'a> {
     pub(crate) rows: &'a [Interval],
     pub(crate) series: &'a CarbonSeries,
     pub(crate) emissions: &'a Emissions,
+}
+
+/// Measurements of a job's references, with the periods of the job's work to which they apply.
+struct MeasuredPeriods {
+    /// Measurements as known now.
+    points: Vec<Evidence>,
+    epochs: Vec<ReferencePeriod>,
+    /// Measurements as they were when the references were recorded; empty if the newest one was not measured then.
+    as_frozen: Vec<Evidence>,
 }
 
 impl Estimate<'_> {
@@ -107,15 +116,41 @@ impl Estimate<'_> {
                 Some(_) => "it ended before its first plan, or its version of wattune did not record savings".into(),
             });
         };
-        let known = |f: &Counterfactual| match &which.of(f).measured {
-            OrUnknown::Known(at) => Ok(*at),
-            OrUnknown::Unknown { unknown } => Err(unknown.clone()),
-        };
         if newest.fits_from() < changed_at(self.job) {
             // The work since the change has no reference yet, and the new measurements do not fit the work before.
             return Err("its throughput or power has changed, and it is being profiled again".into());
         }
         let limits = which.of(newest).limits.clone();
+        let MeasuredPeriods { mut points, epochs, as_frozen } = self.measured_periods(newest, earlier, which)?;
+        let (mix, mix_at_least) = if earlier.is_empty() { self.mix(&limits, &mut points) } else { Default::default() };
+        let limit = limits.iter().zip(&self.job.groups).map(|(limit, group)| limit.watts() * group.gpu_count()).sum();
+        let limit = (!limits.is_empty()).then_some(limit);
+        let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
+        let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
+        let only_slowed = at_ceiling && earlier.is_empty() && !self.stored.progress.account.has_other_ceilings;
+        let before = frozen.first().and_then(|first| first.other_work).unwrap_or_default();
+        let uncertain_work = self.uncertain_work(&before, only_slowed, points.first())?;
+        let same_sensors = self.job.measured_itself();
+        let noise = self.job.profiler.as_ref().and_then(Profiler::noise);
+        let basis =
+            SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling, uncertain_work };
+        let saving = OrUnknown::Unknown { unknown: "not estimated".into() };
+        Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
+    }
+
+    /// Returns the measurements of the job's references, one for each period of the job's work. `newest` is the
+    /// reference recorded last, `earlier` are those before it, oldest first.
+    fn measured_periods(
+        &self,
+        newest: &Counterfactual,
+        earlier: &[Counterfactual],
+        which: ReferenceKind,
+    ) -> Result<MeasuredPeriods, String> {
+        let known = |f: &Counterfactual| match &which.of(f).measured {
+            OrUnknown::Known(at) => Ok(*at),
+            OrUnknown::Unknown { unknown } => Err(unknown.clone()),
+        };
+        let limits = &which.of(newest).limits;
         let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
         let as_frozen = match known(newest) {
             Ok(at) => points.iter().copied().chain([at]).collect(),
@@ -123,36 +158,34 @@ impl Estimate<'_> {
             Err(_) => Vec::new(),
         };
         // The newest reference may have been measured, or measured more accurately, since it was recorded (frozen).
-        points.push(evidence_at(self.job, &limits)?);
+        points.push(evidence_at(self.job, limits)?);
         let start = |(point, f): (usize, &Counterfactual)| match point {
             0 => ReferencePeriod { from: Samples::ZERO, point },
             _ => ReferencePeriod { from: f.samples, point },
         };
-        let epochs: Vec<ReferencePeriod> = frozen.iter().enumerate().map(start).collect();
-        let (mix, mix_at_least) = if earlier.is_empty() { self.mix(&limits, &mut points) } else { Default::default() };
-        let limit = limits.iter().zip(&self.job.groups).map(|(limit, group)| limit.watts() * group.gpu_count()).sum();
-        let limit = (!limits.is_empty()).then_some(limit);
-        let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
-        let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
-        let account = &self.stored.progress.account;
-        let only_slowed = at_ceiling && earlier.is_empty() && !account.has_other_ceilings;
-        let before = frozen.first().and_then(|first| first.other_work).unwrap_or_default();
+        let epochs = earlier.iter().chain([newest]).enumerate().map(start).collect();
+        Ok(MeasuredPeriods { points, epochs, as_frozen })
+    }
+
+    /// Returns the amount by which the work `before` the first reference may be converted wrongly to work of the job as
+    /// it was measured for that reference, `first`. With `only_slowed`, only the training below the maximum usable limits
+    /// is converted.
+    fn uncertain_work(
+        &self,
+        before: &EarlierWork,
+        only_slowed: bool,
+        first: Option<&Evidence>,
+    ) -> Result<Samples, String> {
         let other_work = if only_slowed { before.slowed.samples } else { before.samples };
-        if other_work > account.samples * OTHER_WORK {
+        if other_work > self.stored.progress.account.samples * OTHER_WORK {
             return Err(
                 "its throughput or power changed before its first plan, when no reference was measured yet".into()
             );
         }
         // Work of another speed takes another time than its conversion gives: by how much, the earlier reference says.
-        let ratio = points.first().filter(|_| before.samples > Samples::ZERO);
+        let ratio = first.filter(|_| before.samples > Samples::ZERO);
         let ratio = ratio.map_or(1.0, |first| before.time * first.throughput / before.samples);
-        let uncertain_work = other_work * (ratio - 1.0).abs().max(1.0);
-        let same_sensors = self.job.measured_itself();
-        let noise = self.job.profiler.as_ref().and_then(Profiler::noise);
-        let basis =
-            SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, noise, at_ceiling, uncertain_work };
-        let saving = OrUnknown::Unknown { unknown: "not estimated".into() };
-        Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
+        Ok(other_work * (ratio - 1.0).abs().max(1.0))
     }
 
     /// Returns the best constant mix of settings (each for a fixed part of the time) with the job's throughput: first

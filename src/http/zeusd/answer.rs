@@ -100,7 +100,7 @@ const INVALID: &str = "a supplied argument was invalid";
 pub(super) fn of_write(refused: &WriteRefused) -> (StatusCode, String) {
     match refused {
         WriteRefused::Owned(why) => (StatusCode::FORBIDDEN, why.clone()),
-        WriteRefused::OutOfRange => (StatusCode::BAD_REQUEST, format!("NVML error: {INVALID}")),
+        WriteRefused::OutOfRange { .. } => (StatusCode::BAD_REQUEST, format!("NVML error: {INVALID}")),
         WriteRefused::Impossible(why) => (StatusCode::BAD_REQUEST, format!("Invalid request: {why}")),
         WriteRefused::Device(error) => of_gpu(error),
         WriteRefused::TooMany
