@@ -61,19 +61,19 @@ fn mistakes_in_the_configuration_are_reported_with_their_place() {
     let file = dir.path().join("wattune.toml");
     let state = dir.path().join("state");
     let wrong = [
-        ("[contrl]\n", "wattune.toml:1:2: unknown field `contrl`, expected one of `state_dir`, `gpus`, `control`"),
-        ("\n[control]\n  tick = 1\n", "wattune.toml:3:3: unknown field `tick`, expected one of `observe`, `tick_s`"),
+        ("[contrl]\n", "wattune.toml:1:2: unknown key `contrl`, expected one of `state_dir`, `gpus`, `control`"),
+        ("\n[control]\n  tick = 1\n", "wattune.toml:3:3: unknown key `tick`, expected one of `observe`, `tick_s`"),
         ("[control]\ntick_s = \"1\"\n", "wattune.toml:2:10: invalid type: string \"1\", expected a number"),
         ("[control]\nobserve = 1\n", "wattune.toml:2:11: invalid type: integer `1`, expected a boolean"),
         ("[control]\ntick_s = 0\n", "wattune.toml:2:1: tick_s = 0 must be from 0.05 to 60 seconds"),
         ("[control]\ntick_s = inf\n", "wattune.toml:2:10: "),
         ("[profile]\nwindow_s = 4.5\n", "wattune.toml:2:1: window_s = 4.5 must be at least 5 s"),
-        ("[gpus]\nbackend = \"amd\"\n", "unknown variant `amd`, expected `nvml` or `simulated`"),
+        ("[gpus]\nbackend = \"amd\"\n", "unknown value `amd`, expected `nvml` or `simulated`"),
         ("[gpus.simulated]\nboards = 1.5\n", "wattune.toml:2:10: invalid type: floating point `1.5`, expected a whole"),
         ("[gpus.simulated]\nboards = 65\n", "wattune.toml:2:1: boards = 65 must be from 1 to 64"),
         (
             "[carbon]\nsource = \"uk\"\n",
-            "unknown variant `uk`, expected one of `auto`, `fixed`, `file`, `electricity_maps`",
+            "unknown value `uk`, expected one of `auto`, `fixed`, `file`, `electricity_maps`",
         ),
         ("[carbon]\nsource = \"file\"\n", "wattune.toml:2:1: source is \"file\", but carbon.file.path is not set"),
         ("[carbon]\nfallback_g_per_kwh = -1\n", "wattune.toml:2:22: "),

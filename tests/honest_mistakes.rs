@@ -25,9 +25,9 @@ fn mistakes_in_settings_and_variables_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("wattune.toml");
     let table = [
-        ("[control]\nobseve = true\n", "2:1: unknown field `obseve`", "did you mean `observe`?"),
-        ("[crabon]\nzone = \"DE\"\n", "1:2: unknown field `crabon`", "did you mean `carbon`?"),
-        ("[gpus]\nbackend = \"simulate\"\n", "2:11: unknown variant", "did you mean `simulated`?"),
+        ("[control]\nobseve = true\n", "2:1: unknown key `obseve`", "did you mean `observe`?"),
+        ("[crabon]\nzone = \"DE\"\n", "1:2: unknown key `crabon`", "did you mean `carbon`?"),
+        ("[gpus]\nbackend = \"simulate\"\n", "2:11: unknown value", "did you mean `simulated`?"),
         ("[cap]\nlimit_pct = 0.8\n", "2:1: limit_pct is 0.8", "for 80 % write 80"),
         (
             "[[cap.events]]\nid = \"a\"\nstart = \"2026-12-01T17:00:00Z\"\nend = \"2026-12-01T18:00:00Z\"\ntarget_pct = 0.6\n",
@@ -62,7 +62,7 @@ fn mistakes_in_settings_and_variables_are_named() {
         ),
         ("[carbon.file]\ntime_zone = \"Europe/Berln\"\n", "2:13: ", "did you mean \"Europe/Berlin\"?"),
         ("[carbon.file]\ntime_zone = \"Europe/Berlin\"\nassume_utc = true\n", "", "remove one of them"),
-        ("[carbon.file]\nunit = \"kg\"\n", "2:8: unknown variant", "`kg_per_kwh`"),
+        ("[carbon.file]\nunit = \"kg\"\n", "2:8: unknown value", "`kg_per_kwh`"),
         ("[price.file]\nunit = \"kg_per_kwh\"\n", "", "\"cents_per_kwh\""),
         ("[log]\nlevel = \"inof\"\n", "2:1: ", "did you mean \"info\"?"),
         ("[log]\nlevel = \"verbose\"\n", "\"verbose\" is no log level", "error, warn, info, debug or trace"),

@@ -58,7 +58,7 @@ pub(super) struct ShowFlags {
     pub(super) format: Format,
 }
 
-/// How a command that queries the sources itself uses their values.
+/// Treatment of the sources' values by a command that asks them itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueUse {
     /// Factor beyond which a single answer's values count as outliers.

@@ -40,8 +40,8 @@ struct IssueArgs {
     /// this name.
     #[arg(long, value_name = "NAME", value_parser = user_name)]
     user: String,
-    /// What the token grants, separated by commas: gpu-read, gpu-control, cpu-read, jobs, admin. Without it, the token
-    /// only names its user.
+    /// Scopes of the token, separated by commas: gpu-read, gpu-control, cpu-read, jobs, admin. Without scopes, the
+    /// token only names its user.
     #[arg(long, value_name = "SCOPES", value_delimiter = ',')]
     scope: Vec<Scope>,
     /// The time after which the token expires, such as 8h or 30d; `never` for a token that does not expire.

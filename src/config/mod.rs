@@ -70,8 +70,8 @@ impl SimulatedSettings {
         }
         if speed > 1 && self.clock_start.is_none() {
             return Err(format!(
-                "clock_speed = {speed} needs clock_start, from which a daemon that is started again goes on; give the \
-                 present time, such as \"2026-11-26T12:00:00Z\""
+                "clock_speed = {speed} needs clock_start, the time from which the daemon's clock counts, also after a \
+                 restart; give the present time, such as \"2026-11-26T12:00:00Z\""
             ));
         }
         Ok(())
@@ -178,6 +178,7 @@ impl Settings {
         toml::from_str(text).map_err(|error| {
             let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
             let message = with_nearest(name_types_plainly(&error.message().trim_end().replace('\n', " ")));
+            let message = name_keys_and_values(message);
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         })
     }
@@ -238,6 +239,16 @@ fn locate(text: &str, path: &Path, section: &'static str, message: String) -> Co
     }
 }
 
+/// Replaces serde's words for parts of Rust types by those for parts of a settings file.
+fn name_keys_and_values(message: String) -> String {
+    let words = [
+        ("unknown field `", "unknown key `"),
+        ("missing field `", "missing key `"),
+        ("unknown variant `", "unknown value `"),
+    ];
+    words.into_iter().fold(message, |message, (of_type, of_file)| message.replacen(of_type, of_file, 1))
+}
+
 /// Returns the byte position of the deepest existing part of a key's path, such as `cap.schedule[1].from`.
 fn place(file: &DeTable<'_>, key: &str) -> Option<usize> {
     let (mut table, mut found) = (file, None);
@@ -290,9 +301,11 @@ mod tests {
     fn mistakes_are_reported_with_line_and_hint() {
         let unknown = error("[control]\ntick_s = 1\nobseve = true\n");
         assert!(
-            unknown.starts_with("3:1: unknown field `obseve`") && unknown.ends_with("did you mean `observe`?"),
+            unknown.starts_with("3:1: unknown key `obseve`") && unknown.ends_with("did you mean `observe`?"),
             "{unknown}"
         );
+        let missing = error("[[cap.events]]\nid = \"a\"\n");
+        assert!(missing.contains("missing key `start`"), "{missing}");
         let kind = error("[control]\nobserve = \"yes\"\n");
         assert!(kind.starts_with("2:11: invalid type: string \"yes\", expected a boolean"), "{kind}");
         let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
@@ -328,12 +341,12 @@ mod tests {
         assert!(nan.starts_with("2:10: ") && nan.contains("a finite number of W"), "{nan}");
         let variant = error("[gpus]\nbackend = \"nvlm\"\n");
         assert!(
-            variant.starts_with("2:11: unknown variant `nvlm`") && variant.ends_with("did you mean `nvml`?"),
+            variant.starts_with("2:11: unknown value `nvlm`") && variant.ends_with("did you mean `nvml`?"),
             "{variant}"
         );
         let solver = error("[plan]\nsolver = \"highs\"\n");
         assert!(
-            solver.starts_with("2:10: unknown variant `highs`") && solver.contains("`structured` or `lp`"),
+            solver.starts_with("2:10: unknown value `highs`") && solver.contains("`structured` or `lp`"),
             "{solver}"
         );
         for list in ["[\"auto\", \"fixed\"]", "[\"auto\"]"] {

@@ -46,8 +46,9 @@ pub struct RecurringSpec {
     /// a high intensity does not distort the comparison of batch sizes.
     #[serde(default)]
     pub reference_g_per_kwh: Option<f64>,
-    /// Cost limit: a trial is stopped when it costs more than this multiple of the cheapest trial that reached its
-    /// target; above 1. With null, trials stop only at `max_epochs`.
+    /// Cost limit of a trial; above 1. With the policy zeus, a multiple of the cost of the cheapest trial that reached
+    /// its target; with wattune, of the expected cost of the best batch size. With null, trials stop only at
+    /// `max_epochs`.
     #[serde(default = "two")]
     #[schema(default = 2.0, exclusive_minimum = 1, maximum = 1_000_000)]
     pub beta: Option<f64>,
