@@ -554,14 +554,14 @@ async fn the_daemon_is_killed_frozen_and_restarted_at_every_stage() {
 }
 
 /// A stand-in for `kubectl`, which writes down what it is asked. Its Job prints lines while it is resumed, until the file
-/// `finish` exists. It refuses the first request to suspend the Job.
+/// `finish` exists. It refuses the first request to resume the Job, and the first to suspend it.
 const KUBECTL: &str = r#"#!/bin/sh
 [ "$1 $2" = "-n research" ] || { echo "not with its options: $*" >&2; exit 1; }
 shift 2
+refuse_first() { [ -e "$FOLDER/$1" ] || { touch "$FOLDER/$1"; exit 1; }; }
 case "$*" in
-    *'"suspend":false'*) echo resumed >> "$FOLDER/lines"; touch "$FOLDER/pods" ;;
-    *'"suspend":true'*) [ -e "$FOLDER/refused" ] || { touch "$FOLDER/refused"; exit 1; }
-        echo suspended >> "$FOLDER/lines"; rm -f "$FOLDER/pods" ;;
+    *'"suspend":false'*) refuse_first resume; echo resumed >> "$FOLDER/lines"; touch "$FOLDER/pods" ;;
+    *'"suspend":true'*) refuse_first suspend; echo suspended >> "$FOLDER/lines"; rm -f "$FOLDER/pods" ;;
     wait*) [ -e "$FOLDER/pods" ] && exit 1; echo gone >> "$FOLDER/lines" ;;
     logs*) while [ -e "$FOLDER/pods" ] && ! [ -e "$FOLDER/finish" ]; do echo "step 1/9"; sleep 0.1; done ;;
     get*) printf 'train '; [ -e "$FOLDER/finish" ] && printf Complete ;;

@@ -379,6 +379,76 @@ async fn control_begins_once_the_gpu_is_free() {
     assert_eq!(scene.open().await, 0);
 }
 
+#[tokio::test]
+async fn control_is_withheld_from_a_slurm_job_for_good_only_by_the_site() {
+    let scene = Scene::new(1).await;
+    let start = async |tags: Value| {
+        let prolog = json!({"name": "prolog", "gpus": [0], "control": false, "tags": tags});
+        let prolog = scene.daemon().register(&prolog).await;
+        let mut command = scene.run(&["--quiet", "--name", "train"], "exec sleep 100");
+        let child = command.env("SLURM_JOB_ID", "7").env("WATTUNE_JOB_ID", &prolog).spawn().expect("starts");
+        let job = scene.job("the job", |job| job["name"] == "train").await;
+        let replaced = scene.daemon().get(&format!("/v1/jobs/{prolog}")).await.json();
+        assert!(replaced["ended_at"].is_string(), "{replaced}");
+        (child, job)
+    };
+    let by_site = json!({"slurm_job_id": "7"});
+    let refused = json!({"slurm_job_id": "7", "control_refused": "conflict"});
+    for (tags, control) in [(&by_site, false), (&refused, true)] {
+        let (mut child, job) = start(tags.clone()).await;
+        assert_eq!((&job["control"], &job["tags"]), (&json!(control), &by_site), "{job}");
+        send_signal(&child, "TERM");
+        assert_eq!(wait(&mut child).await, Some(143));
+    }
+    // The other job still controls the GPU.
+    let other = scene.daemon().register(&json!({"name": "other", "gpus": [0]})).await;
+    let (mut child, job) = start(refused.clone()).await;
+    assert_eq!((&job["control"], &job["tags"]), (&json!(false), &refused), "{job}");
+    scene.daemon().delete(&format!("/v1/jobs/{other}")).await.expect(200);
+    scene.job("control", |job| job["name"] == "train" && job["control"] == true).await;
+    send_signal(&child, "TERM");
+    assert_eq!(wait(&mut child).await, Some(143));
+    assert_eq!(scene.open().await, 0);
+}
+
+#[tokio::test]
+async fn of_the_tasks_of_a_node_one_registers_the_job() {
+    let scene = Scene::new(2).await;
+    let step = [("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NUM_NODES", "1"), ("CUDA_VISIBLE_DEVICES", "0,1")];
+    let key = ["--quiet", "--key", "nightly"];
+    let mut first = scene.run(&key, "exec sleep 100");
+    let mut first = first.envs(step).env("SLURM_LOCALID", "0").spawn().expect("starts");
+    let job = scene.job("the job", |job| job["key"] == "nightly").await;
+    assert_eq!(job["gpus"].as_array().map(Vec::len), Some(2), "for both tasks: {job}");
+    let mut second = scene.run(&key, "exit 3");
+    assert_eq!(Ended::of(second.envs(step).env("SLURM_LOCALID", "1")).code, Some(3));
+    assert_eq!((scene.open().await, scene.ended().await.len()), (1, 0));
+    send_signal(&first, "TERM");
+    assert_eq!(wait(&mut first).await, Some(143));
+    // A batch script is one process, however many tasks it asks for.
+    let mut batch = scene.run(&["--quiet"], "exit 4");
+    assert_eq!(Ended::of(batch.env("SLURM_LOCALID", "0").env("SLURM_NTASKS", "2")).code, Some(4));
+    assert_eq!(scene.ended().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_job_that_the_command_submits_to_slurm_is_no_part_of_the_run() {
+    let scene = Scene::new(2).await;
+    let (program, address) = (env!("CARGO_BIN_EXE_wattune"), scene.daemon().base().replace("http://", ""));
+    let inner = format!(
+        "'{program}' run --listen {address} --quiet --name inner --gpus 1 -- \
+         sh -c 'echo $WATTUNE_RUN_SLURM_JOB ${{WATTUNE_RESUMED-none}}'"
+    );
+    for (slurm, printed, registered) in [("7", "7 1", 0), ("8", "8 none", 1)] {
+        // As `sbatch` passes the environment on.
+        let script = format!("WATTUNE_RESUMED=1 SLURM_JOB_ID={slurm} {inner}");
+        let mut outer = scene.run(&["--quiet", "--name", "outer", "--gpus", "0"], &script);
+        assert_eq!(Ended::of(outer.env("SLURM_JOB_ID", "7")).done().trim(), printed);
+        let ended = scene.ended().await;
+        assert_eq!(ended.iter().filter(|job| job["name"] == "inner").count(), registered, "{slurm}");
+    }
+}
+
 #[test]
 fn without_file_descriptors_the_command_runs_alone() {
     let mut limited = Command::new("sh");

@@ -1,7 +1,8 @@
 """Brings wattune's progress hook into each Python process of `wattune run`, then runs the user's own sitecustomize.
 
 `wattune run` puts this folder in front of PYTHONPATH, so Python imports this file at its start. Without
-WATTUNE_PROGRESS_SOCKET the file does nothing of its own.
+WATTUNE_PROGRESS_SOCKET the file does nothing of its own, and in a job that the command has submitted to Slurm the hook
+is not installed.
 """
 
 import os

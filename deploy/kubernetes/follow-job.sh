@@ -38,14 +38,23 @@ stop() {
     until kubectl "$@" wait --for=delete pod --selector "$pods" --timeout=1h >/dev/null; do sleep 5; done
     finish 143
 }
+command -v kubectl >/dev/null || { echo "kubectl is not installed" >&2; exit 127; }
 trap 'stop "$@"' TERM INT
 
-kubectl "$@" patch job "$job" --type=merge -p '{"spec":{"suspend":false}}' >/dev/null
+# Tried again, too: an exit here would leave the Job suspended for ever or, if only the answer was lost, running alone.
+# Without the right to change the Job, each attempt would fail.
+until error=$(kubectl "$@" patch job "$job" --type=merge -p '{"spec":{"suspend":false}}' 2>&1 >/dev/null); do
+    echo "$error" >&2
+    case "$error" in *"(Forbidden)"*) finish 1 ;; esac
+    if is_deleted "$@"; then echo "there is no Job $job" >&2; finish 1; fi
+    # A signal interrupts the wait for a process in the background, but not one in the foreground.
+    sleep 5 &
+    wait $! || true
+done
 # The pods' lines, in which `--log-progress` finds the progress.
 kubectl "$@" logs --follow --pod-running-timeout=24h --tail=-1 "job/$job" &
 log=$!
 while :; do
-    # A signal interrupts the wait for a process in the background, but not one in the foreground.
     sleep 5 &
     wait $! || true
     # Only the answer about a deleted Job is empty, since the Job's name comes first.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm's Epilog: ends the job in wattune. Runs as root on each node of a job.
+# Slurm's Epilog: ends the job in wattune, and what its processes have registered. Runs as root on each node of a job.
 # Never fails and takes at most three seconds: Slurm drains a node whose Epilog fails.
 #
 # Slurm gives its scripts no environment of the site's, so settings come from this file; all of them are optional:

@@ -31,6 +31,26 @@ def test_without_the_socket(listener):
     assert ran.returncode == 0 and "'sitecustomize'" in ran.stdout and "wattune_hook" not in ran.stdout.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("of_run", "job", "environment_of_job", "is_installed"),
+    [("7", "7", "BATCH", True), ("7", "8", "BATCH", False), ("", "8", "", True), ("", "8", "BATCH", False)],
+)
+def test_in_a_slurm_job(listener, of_run, job, environment_of_job, is_installed):
+    """A job that the command has submitted with `sbatch` is no part of the command; what it starts with `srun` is."""
+    posts = {"KUBEFLOW_TRAINER_SERVER_URL": "http://a", "KUBEFLOW_TRAINER_SERVER_TOKEN": str(listener.path.parent / "token")}
+    slurm = {"WATTUNE_RUN_SLURM_JOB": of_run, "SLURM_JOB_ID": job, "ENVIRONMENT": environment_of_job}
+    text = (
+        "import os, sys, wattune_hook\nfrom wattune_hook.factories import lightning\n"
+        "print(any(type(finder).__name__ == '_Finder' for finder in sys.meta_path), wattune_hook.progress_socket() is not None,"
+        " 'KUBEFLOW_TRAINER_SERVER_URL' in os.environ, 'KUBEFLOW_TRAINER_SERVER_TOKEN' in os.environ, lightning() == [])"
+    )
+    ran = listener.run(text, **slurm, **posts)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.split()[:4] == [str(is_installed)] * 4
+    other = {**posts, "KUBEFLOW_TRAINER_SERVER_TOKEN": "/var/run/token"}
+    assert listener.run(text, **slurm, **other).out.split()[2:4] == ["True", "True"], "a server of the job itself"
+
+
 def test_users_own_files(listener, tmp_path):
     """The user's files see the path that they would see without wattune, and are the modules that a script finds."""
     folder = user(tmp_path, "sitecustomize", "import sys\nprint('own', sys.path)\nvalue = 5\n")

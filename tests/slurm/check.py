@@ -93,6 +93,8 @@ def scenario(site):
     check("lease" in ended[0]["reason"], f"the reason: {ended[0]['reason']}")
     site.restart("slurmd")
 
+    clients(site, header)
+
     header("the requeued job runs again")
     second = wait_for("the second run", lambda: site.open_job(again), 60)
     check(second["job_id"] != first["job_id"], "its second run is a job of its own")
@@ -127,6 +129,41 @@ def scenario(site):
         for key, energy in parts.items():
             check(abs(rows[key]["energy_j"] - energy) < 0.5 + by_job.get(str(frozen), {"energy_j": 0})["energy_j"], f"{tag} {key}: {rows[key]['energy_j']:.0f} J, the sum of its jobs")
     print(f"done in {time.monotonic() - begun:.0f} s")
+
+
+def clients(site, header):
+    """Jobs that `wattune run` registers within Slurm jobs: of several tasks, of a killed wrapper, and of a submitted job."""
+    out = site.folder / "out"
+    run = f"{site.wattune} run -q --socket {site.folder}/run/wattune.sock"
+
+    def of_clients(slurm):
+        tagged = [job for job in site.ask("/v1/jobs") if job["tags"].get("slurm_job_id") == str(slurm)]
+        return [job for job in tagged if not (job["processes"] or {}).get("slurm_job_id")]
+
+    header("srun with two tasks that are each `wattune run`")
+    tasks = site.submit(USER, "vision", "tasks", f"srun -n2 --overlap {run} --key tasks -- sh -c 'echo ran; sleep 6'", "--gres=gpu:2", "-n2", "--overcommit")
+    (job,) = wait_for("the registration", lambda: of_clients(tasks))
+    check(len(job["gpus"]) == 2, "their job has the GPUs of both")
+    time.sleep(2)
+    check([job["job_id"] for job in of_clients(tasks)] == [job["job_id"]], "one of them has registered it")
+    site.wait_ended(tasks, 2)
+    check((out / f"{tasks}.txt").read_text().split() == ["ran"] * 2, "both have run")
+
+    header("a killed `wattune run` ends with its Slurm job, before its lease")
+    left = site.submit(USER, "vision", "left", f"{run} --lease-s 600 -- sleep 600 & sleep 4; kill -9 $!", "--gres=gpu:1")
+    wait_for("the registration", lambda: of_clients(left))
+    ended = site.wait_ended(left, 2)
+    check({job["end_reason"].split()[0] for job in ended} == {"ended", "replaced"}, "the Epilog ended it")
+
+    header("a job that a command under `wattune run` submits has a job of its own")
+    (out / "inner.sh").write_text(f"#!/bin/sh\nexec {run} -- sleep 2\n")
+    submit = f"sbatch --parsable -A vision -J inner -n1 --gres=gpu:1 -D {out} -o {out}/inner.txt {out}/inner.sh >{out}/inner.id"
+    outer = site.submit(USER, "vision", "outer", f"{run} -- sh -c '{submit}; sleep 12'", "--gres=gpu:1")
+    wait_for("the submission", lambda: (out / "inner.id").exists() and (out / "inner.id").read_text().strip())
+    inner = int((out / "inner.id").read_text())
+    site.wait_ended(inner, 2)
+    check(len(of_clients(outer)) == 1, "the job of the command goes on")
+    site.wait_ended(outer, 2)
 
 
 # It counts steps in a file, saves on SIGTERM, and goes on from there.

@@ -6,6 +6,7 @@ Python 3.8 or later, standard library only. Nothing in here changes what trainin
 """
 
 import importlib
+import os
 import sys
 
 # Modules to wait for, and the module of this package that is called when one has been loaded.
@@ -15,8 +16,25 @@ AWAITED = {
 }
 
 
+def progress_socket():
+    """Returns the socket of the `wattune run` to which this process belongs, or None.
+
+    `sbatch` passes the environment on to a job for which the command does not wait; `srun` starts a part of the
+    command, also where `wattune run` itself runs outside of Slurm. `wattune run` and the Python client follow the same
+    rule.
+    """
+    own, of_run = os.environ.get("SLURM_JOB_ID"), os.environ.get("WATTUNE_RUN_SLURM_JOB")
+    is_other = own and of_run is not None and own != of_run
+    if is_other and (of_run or os.environ.get("ENVIRONMENT") == "BATCH"):
+        return None
+    return os.environ.get("WATTUNE_PROGRESS_SOCKET") or None
+
+
 def install():
     """Begins to wait for the frameworks. A second call, as under two nested `wattune run`, changes nothing."""
+    if progress_socket() is None:
+        _forget_posts()
+        return
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     finder = _Finder(AWAITED)
@@ -24,6 +42,14 @@ def install():
         finder.loaded(name, sys.modules[name])
     if finder.awaited:
         sys.meta_path.insert(0, finder)
+
+
+def _forget_posts():
+    """Keeps the status posts of a Slurm job from the `wattune run` whose variables it was passed."""
+    socket, token = (os.environ.get(name, "") for name in ("WATTUNE_PROGRESS_SOCKET", "KUBEFLOW_TRAINER_SERVER_TOKEN"))
+    if socket and os.path.dirname(token) == os.path.dirname(socket):
+        for name in ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"):
+            os.environ.pop(name, None)
 
 
 class _Finder:

@@ -1,6 +1,6 @@
 """What the entry points name: Lightning calls these when a Trainer is made, and adds the callbacks they return."""
 
-import os
+from wattune_hook import progress_socket
 
 
 class _Unlogged(list):
@@ -21,7 +21,7 @@ def pytorch_lightning():
 
 
 def _callbacks(module):
-    if not os.environ.get("WATTUNE_PROGRESS_SOCKET"):
+    if progress_socket() is None:
         return []
     try:
         import importlib

@@ -5,9 +5,11 @@ import os
 import sys
 from time import monotonic
 
+from wattune_hook import progress_socket
+
 INTERVAL_S = 1.0
 
-_SOCKET = os.environ.get("WATTUNE_PROGRESS_SOCKET")
+_SOCKET = progress_socket()
 _reporters = []
 # The process that sends its last steps when it ends.
 _ending = None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattune._gpus import Gpu, Selection, Unresolved, Visible, pick, resolve, visible_to_process
+from wattune._gpus import Gpu, Selection, Unresolved, Visible, _device_numbers, pick, resolve, visible_to_process
 from wattune._ranks import Ranks, detect
 
 SAME = [
@@ -40,6 +40,10 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         # Slurm that does not: the indices are the node's.
         ({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, SAME, ["GPU-ac3", "GPU-ad4"]),
         ({"SLURM_JOB_GPUS": "0-1", "CUDA_VISIBLE_DEVICES": "1"}, SAME, ["GPU-ab2"]),
+        ({"SLURM_JOB_GPUS": "1, 3", "CUDA_VISIBLE_DEVICES": "0"}, SAME, ["GPU-ab2"]),
+        # What is no list, or names other GPUs than the daemon's, names none.
+        ({"SLURM_JOB_GPUS": "MIG-3f2a,1", "CUDA_VISIBLE_DEVICES": "0"}, SAME, ["GPU-aa1"]),
+        ({"SLURM_JOB_GPUS": "2-9", "CUDA_VISIBLE_DEVICES": "0"}, SAME, ["GPU-aa1"]),
     ],
 )
 def test_resolved(environment: dict[str, str], daemon: list[Gpu], expected: list[str]) -> None:
@@ -107,11 +111,12 @@ def test_the_driver_shows_gpus(folder: Path) -> None:
     (dev / "nvidiactl").touch()
     assert visible_to_process(proc, dev) is None
     (dev / "nvidia1").touch()
-    assert visible_to_process(proc, dev) == [Visible("GPU-ab2", "0000:01:00.0")]
+    assert visible_to_process(proc, dev) == [Visible("GPU-ab2", "0000:01:00.0", 1)]
     (dev / "nvidia0").touch()
-    seen = visible_to_process(proc, dev)
-    assert seen is not None
-    assert [gpu.uuid for gpu in seen] == ["GPU-aa1", "GPU-ab2"]
+    assert visible_to_process(proc, dev) == [
+        Visible("GPU-aa1", "0000:00:00.0", 0),
+        Visible("GPU-ab2", "0000:01:00.0", 1),
+    ]
     assert visible_to_process(folder / "none", dev) == []
 
 
@@ -142,12 +147,56 @@ def test_a_process_without_gpus_has_none() -> None:
         ({}, SAME[:1], 4, ["GPU-aa1"]),
         # srun gives each task its own GPU.
         ({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2"}, SAME, 2, ["GPU-ac3", "GPU-ad4"]),
+        ({"SLURM_JOB_GPUS": "2-3", "CUDA_VISIBLE_DEVICES": "3"}, SAME, 2, ["GPU-ac3", "GPU-ad4"]),
     ],
 )
 def test_the_job_has_the_gpus_of_all_its_processes(
     environment: dict[str, str], daemon: list[Gpu], processes: int | None, expected: list[str]
 ) -> None:
     assert list(resolve(environment, daemon, processes=processes).gpus) == expected
+
+
+def test_slurm_counts_device_files() -> None:
+    """/dev/nvidia0 and /dev/nvidia1 are the second two GPUs for NVML, and in the order of PCI bus ids."""
+    seen = [Visible(gpu.uuid, gpu.pci_bus_id, minor) for gpu, minor in zip(SAME, (2, 3, 1, 0))]
+    for environment, processes, expected in (
+        ({"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}, 1, ["GPU-ad4"]),
+        ({"SLURM_JOB_GPUS": "0,2", "CUDA_VISIBLE_DEVICES": "1"}, 1, ["GPU-ad4"]),
+        ({"SLURM_JOB_GPUS": "0-1", "CUDA_VISIBLE_DEVICES": "GPU-ac3"}, 2, ["GPU-ac3", "GPU-ad4"]),
+    ):
+        assert list(resolve(environment, SAME, seen, processes=processes).gpus) == expected, environment
+    # A GPU that the driver has not initialised has no UUID yet, and the index serves.
+    early = [Visible("GPU-????????", "", 0), *(Visible(gpu.uuid, "", gpu.index) for gpu in SAME)]
+    found = resolve({"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}, SAME, early)
+    assert found.gpus == ("GPU-aa1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", [0]),
+        ("1,0", [0, 1]),
+        ("0,2-4", [0, 2, 3, 4]),
+        ("1-2,2", [1, 2]),
+        ("", []),
+        ("0,", []),
+        ("3-1", []),
+        ("0-99999", []),
+        ("GPU-1", []),
+        ("gpu:0", []),
+    ],
+)
+def test_lists_of_devices(text: str, expected: list[int]) -> None:
+    assert _device_numbers(text) == expected
+
+
+def test_processes_with_several_gpus_each() -> None:
+    """Slurm was asked for two GPUs per task: those of the other task are the job's, too."""
+    own = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    found = resolve({**own, "SLURM_JOB_GPUS": "0-3"}, SAME, processes=2, own_gpus=True)
+    assert found.gpus == tuple(gpu.uuid for gpu in SAME)
+    with pytest.raises(Unresolved, match="this one sees 2 GPUs"):
+        resolve(own, SAME, processes=2, own_gpus=True)
 
 
 def test_processes_on_uncertain_gpus() -> None:
@@ -200,6 +249,18 @@ def test_devices_of_cuda_are_picked() -> None:
             Ranks(0, 1, 5, "Slurm"),
         ),
         ({"SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}, Ranks(0, 2, 2, "Slurm")),
+        (
+            {
+                "SLURM_LOCALID": "1",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_NUM_NODES": "1",
+                "SLURM_GPUS_PER_TASK": "a100:2",
+            },
+            Ranks(1, 2, 2, "Slurm", own_gpus=True),
+        ),
+        ({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "PMI_SIZE": "4"}, Ranks(1, 2, 4, "MPI")),
+        ({"MV2_COMM_WORLD_LOCAL_RANK": "1", "MV2_COMM_WORLD_LOCAL_SIZE": "2"}, Ranks(1, 2, 1, "MVAPICH")),
+        ({"SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"}, Ranks(0, None, 2, "Slurm")),
         ({"LOCAL_RANK": "first"}, Ranks()),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -222,6 +223,70 @@ def test_a_conflict_says_what_to_do_and_is_tried_again(
             until(lambda: job.id is not None)
             assert job.problem is None
     assert sum("controlled by" in r.getMessage() for r in caplog.records) == 1, "logged once"
+
+
+def test_a_job_without_a_reference_makes_way(daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = [wattune.job(f"left-{gpu}", gpus=[gpu], socket=sock, interval_s=0.05).start() for gpu in (0, 1)]
+    until(lambda: None not in [job.id for job in jobs])
+    left = [job.id for job in jobs]
+    jobs.clear()
+    gc.collect()
+    with wattune.job("next", gpus=[0, 1], socket=sock, interval_s=0.05) as job:
+        until(lambda: job.id is not None)
+        assert job.problem is None
+        assert [name for name, known in daemon.jobs.items() if known["ended_at"]] == left
+        job.step(3)
+        assert daemon.wait_for("POST", "/progress")[-1]["samples"] == 3
+    assert sum("was not ended" in record.getMessage() for record in caplog.records) == 2
+    assert not any("controlled by" in record.getMessage() for record in caplog.records)
+
+
+def test_a_cell_of_a_notebook_may_run_again(daemon: FakeDaemon, sock: str) -> None:
+    """The first job may still be referred to, such as by the traceback of its interruption."""
+    first = wattune.job("resnet50", socket=sock, interval_s=0.05).start()
+    first.step(5)
+    daemon.wait_for("POST", "/progress")
+    again = wattune.job("resnet50", socket=sock, interval_s=0.05).start()
+    until(lambda: again.id is not None)
+    assert daemon.jobs[first.id or ""]["ended_at"]
+    assert "a new job of this process" in (first.problem or "")
+    assert first.summary().final
+    first.step(1)
+    first.end()
+    assert not daemon.jobs[again.id or ""]["ended_at"]
+    assert len(daemon.bodies("DELETE", first.id or "?")) == 1
+    again.end()
+    daemon.wait_for("DELETE", again.id or "?")
+
+
+@pytest.mark.parametrize("kind", ["another name", "another thread", "in a block"])
+def test_a_job_that_may_still_run_does_not_make_way(daemon: FakeDaemon, sock: str, kind: str) -> None:
+    first = wattune.job("b" if kind == "another name" else "a", socket=sock, interval_s=0.05)
+    begin = first.__enter__ if kind == "in a block" else first.start
+    if kind == "another thread":
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    else:
+        begin()
+    until(lambda: first.id is not None)
+    with wattune.job("a", socket=sock, interval_s=0.05) as second:
+        until(lambda: second.problem is not None)
+        assert "controlled by job" in (second.problem or "")
+        assert not daemon.jobs[first.id or ""]["ended_at"]
+        first.end()
+        until(lambda: second.id is not None)
+
+
+def test_a_left_job_whose_end_is_refused_is_ended_once(daemon: FakeDaemon, sock: str) -> None:
+    first = wattune.job("a", socket=sock, interval_s=0.05).start()
+    until(lambda: first.id is not None)
+    daemon.refuse["DELETE", first.id or "?"] = 500, {"detail": "the store is full"}
+    with wattune.job("a", socket=sock, interval_s=0.05) as second:
+        until(lambda: "controlled by job" in (second.problem or ""))
+        assert len(daemon.bodies("DELETE", first.id or "?")) == 1
+        daemon.jobs[first.id or ""]["ended_at"] = "2026-01-01T00:00:00Z"
+        until(lambda: second.id is not None)
 
 
 def test_refusals_with_other_numbers_are_logged_once(

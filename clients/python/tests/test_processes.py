@@ -102,6 +102,23 @@ job.step(7)
     assert done.returncode == {"pass": 0, "raise ValueError('x')": 1, "sys.exit(3)": 3}.get(ending, -2)
 
 
+def test_a_job_without_a_reference_lasts_until_the_exit(daemon: FakeDaemon, sock: str) -> None:
+    done = run_script(
+        sock,
+        """
+import gc, time, wattune
+wattune.job("a", interval_s=0.05, lease_s=1).start()
+gc.collect()
+time.sleep(1.5)
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    requests = [method for method, path, _ in daemon.requests if path.startswith("/v1/jobs/")]
+    assert requests.count("DELETE") == 1
+    assert requests[-1] == "DELETE"
+    assert len(requests) > 3
+
+
 def test_a_frozen_daemon_does_not_hold_the_exit_up(daemon: FakeDaemon, sock: str) -> None:
     daemon.frozen.set()
     text = "import wattune, time\nwith wattune.job('a') as job:\n    job.step(1)\n    time.sleep(0.1)\n"

@@ -77,6 +77,14 @@ def test_an_unfinished_run_is_ended(daemon: FakeDaemon, sock: str, error: BaseEx
     assert daemon.wait_for("POST", "/trials/1/end") == [{"outcome": outcome}]
 
 
+def test_an_unfinished_run_makes_no_way_for_a_job_of_its_name(daemon: FakeDaemon, sock: str) -> None:
+    with begin(sock) as run:
+        until(lambda: run.job.id is not None)
+        with wattune.job(run.job.name, socket=sock) as other:
+            until(lambda: other.problem is not None)
+        assert not daemon.jobs[run.job.id or ""]["ended_at"]
+
+
 def test_without_a_daemon_the_default_is_used(sock: str, caplog: pytest.LogCaptureFixture) -> None:
     begun = time.monotonic()
     with begin(sock) as run:

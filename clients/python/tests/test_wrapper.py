@@ -14,6 +14,7 @@ import pytest
 import wattune
 from fake_daemon import FakeDaemon
 from test_job import until
+from wattune._wrapper import Wrapper
 
 
 @pytest.fixture
@@ -193,3 +194,75 @@ def test_gpus_that_are_uncertain_are_those_of_the_prologs_job(
         (body,) = daemon.wait_for("POST", "/v1/jobs")
     assert body["gpus"] == ["GPU-0", "GPU-1"]
     assert (body["cgroup"], "pids" in body) == ("/job_7", False)
+
+
+SUBMITTED = {"SLURM_JOB_ID": "8", "ENVIRONMENT": "BATCH"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_of_another_job"),
+    [
+        ({}, False),
+        ({"WATTUNE_RUN_SLURM_JOB": "7"}, False),
+        ({"WATTUNE_RUN_SLURM_JOB": "7", "SLURM_JOB_ID": "7"}, False),
+        ({"WATTUNE_RUN_SLURM_JOB": "7", "SLURM_JOB_ID": "8"}, True),
+        # What srun starts is a part of the command; a batch job is not.
+        ({"WATTUNE_RUN_SLURM_JOB": "", "SLURM_JOB_ID": "8"}, False),
+        ({"WATTUNE_RUN_SLURM_JOB": "", **SUBMITTED}, True),
+        # A `wattune run` of an earlier version.
+        (SUBMITTED, False),
+    ],
+)
+def test_the_socket_of_another_slurm_jobs_run_is_ignored(environment: dict[str, str], is_of_another_job: bool) -> None:
+    wrapper = Wrapper.of({"WATTUNE_PROGRESS_SOCKET": "/s", "WATTUNE_JOB_ID": "a", **environment})
+    assert wrapper.progress_socket == (None if is_of_another_job else "/s")
+    assert wrapper.may_replace({}) is not is_of_another_job
+    # The TaskProlog names the job of the own Slurm job, and `sbatch` passes that of another one on.
+    own = environment.get("SLURM_JOB_ID", "7")
+    assert wrapper.may_replace({"tags": {"slurm_job_id": own}})
+    assert wrapper.may_replace({"tags": {"slurm_job_id": "9"}}) is ("SLURM_JOB_ID" not in environment)
+
+
+def test_a_job_that_a_run_has_submitted_has_a_job_of_its_own(
+    daemon: FakeDaemon, sock: str, progress: sockets.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_run = register(daemon, monkeypatch, tags={"slurm_job_id": "7"}, gpus=[0], priority=3)
+    for name, value in {"WATTUNE_RUN_SLURM_JOB": "7", **SUBMITTED}.items():
+        monkeypatch.setenv(name, value)
+    with wattune.job("a", gpus=[1], tags={"team": "b"}, socket=sock, interval_s=0.05) as job:
+        (body,) = daemon.wait_for("POST", "/v1/jobs")
+        until(lambda: job.id is not None)
+        job.step(1)
+        daemon.wait_for("POST", "/progress")
+    assert body == {"name": "a", "gpus": [1], "lease_s": 60.0, "tags": {"team": "b", "slurm_job_id": "8"}}
+    assert not daemon.jobs[of_run["job_id"]]["ended_at"]
+    progress.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        progress.recv(4096)
+
+
+def test_control_that_another_job_has_begins_once_that_is_gone(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wattune._session.CONTROL_EVERY_S", 0.1)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    _, other = daemon.register({"name": "other", "gpus": [0]})
+    tags = {"slurm_job_id": "7", "control_refused": "conflict"}
+    of_prolog = register(daemon, monkeypatch, control=False, tags=tags, lease_s=300.0)
+    with wattune.job("a", gpus=[0], socket=sock, interval_s=0.05) as job:
+        until(lambda: job.id is not None)
+        first = job.id
+        assert daemon.jobs[first or ""]["control"] is False
+        assert daemon.jobs[of_prolog["job_id"]]["ended_at"]
+        job.step(3)
+        daemon.wait_for("POST", "/progress")
+        daemon.jobs[other["job_id"]]["ended_at"] = "2026-01-01T00:00:00Z"
+        until(lambda: job.id != first)
+        job.step(2)
+        until(lambda: daemon.jobs[job.id or ""]["samples"] == 5)
+    known = daemon.jobs[job.id or ""]
+    assert known.get("control", True) is True
+    assert (known["replaces"], known["tags"]) == (first, {"slurm_job_id": "7"})
+    assert daemon.jobs[first or ""]["ended_at"]
+    # Both registrations' accounts count.
+    assert job.summary(timeout_s=5.0).energy_j == 7200.0

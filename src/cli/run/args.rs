@@ -13,8 +13,9 @@ use crate::cli::values::lease;
 /// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and
 /// saved.
 ///
-/// The command keeps its terminal, its signals and its exit code, and runs even if no daemon answers. A process with
-/// LOCAL_RANK above 0, and one inside another `wattune run`, registers no job.
+/// The command keeps its terminal, its signals and its exit code, and runs even if no daemon answers. Of several
+/// processes that torchrun, MPI or srun starts on a node, the one with local rank 0 registers the job, with the GPUs of
+/// all; a process inside another `wattune run` registers no job.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     /// The job's name; runs with the same name, batch size and GPU models share a profile [default: SLURM_JOB_NAME,

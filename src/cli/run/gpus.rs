@@ -1,9 +1,13 @@
 //! Finds the GPUs of a command by its environment, as CUDA, containers and Slurm describe them.
 
+use std::collections::BTreeMap;
 use std::fs::DirEntry;
 use std::path::Path;
 
 use serde::Deserialize;
+
+use super::ranks::Ranks;
+use crate::cli::slurm::job_gpus;
 
 /// GPU as the daemon lists it.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,11 +27,15 @@ pub(super) struct Visible {
     pub(super) order: Option<String>,
     /// `NVIDIA_VISIBLE_DEVICES`, with which container runtimes choose GPUs.
     pub(super) container: Option<String>,
-    /// `SLURM_JOB_GPUS`: the indices on this node of the GPUs that Slurm gave to the job.
+    /// `SLURM_JOB_GPUS`: the device numbers of the GPUs that Slurm gave to the job.
     pub(super) slurm: Option<String>,
+    /// UUIDs of the GPUs that the driver lists, by device number.
+    pub(super) devices: BTreeMap<u32, String>,
     /// PCI bus ids of the GPUs that the driver shows to this process; in a container, only the container's GPUs. Empty
     /// if unknown.
     pub(super) driver: Vec<String>,
+    /// Place of this process among those of its training.
+    pub(super) ranks: Ranks,
 }
 
 impl Visible {
@@ -38,21 +46,26 @@ impl Visible {
             cuda: variable("CUDA_VISIBLE_DEVICES"),
             order: variable("CUDA_DEVICE_ORDER"),
             container: variable("NVIDIA_VISIBLE_DEVICES"),
-            slurm: variable("SLURM_JOB_GPUS"),
+            slurm: variable(job_gpus::VARIABLE),
+            devices: job_gpus::uuids(Path::new(job_gpus::DRIVER_LIST)),
             driver: shown_by_driver(Path::new("/")),
+            ranks: Ranks::detect(variable),
         }
     }
 
-    /// Returns the UUIDs of the command's GPUs, in the command's order.
+    /// Returns the UUIDs of the command's GPUs, in the command's order; with those of the other processes of its
+    /// training on this node.
     ///
     /// # Errors
     /// If the environment hides all GPUs, names unknown ones, or is ambiguous. The text says how to name them.
     pub(super) fn choose(&self, gpus: &[Gpu]) -> Result<Vec<String>, String> {
         let base = self.base(gpus)?;
+        let is_ordered = self.is_in_cuda_order(&base) || self.names_begin_with("GPU-");
         let chosen = match self.cuda.as_deref() {
             None => base,
             Some(list) => self.cuda_devices(list.trim(), &base, gpus)?,
         };
+        let chosen = self.of_all_ranks(chosen, is_ordered, gpus)?;
         match chosen.as_slice() {
             [] => Err("the daemon has no GPUs".into()),
             some => Ok(some.iter().map(|gpu| gpu.uuid.clone()).collect()),
@@ -99,16 +112,10 @@ impl Visible {
     }
 
     fn by_index<'a>(&self, indexes: &[usize], base: &[&'a Gpu], gpus: &'a [Gpu]) -> Result<Vec<&'a Gpu>, String> {
-        if let Some(list) = self.slurm.as_deref() {
-            let given: Option<Vec<&Gpu>> = list.split(',').map(|index| find(index.trim(), gpus)).collect();
-            if let Some(given) = given {
-                return in_slurm(indexes, &given, list);
-            }
+        if let (Some(given), Some(list)) = (self.of_slurm_job(gpus), self.slurm.as_deref()) {
+            return in_slurm(indexes, &given, list);
         }
-        let is_all = indexes.len() == base.len();
-        let by_bus = self.order.as_deref().is_some_and(|order| order.trim() == "PCI_BUS_ID");
-        let alike = base.iter().all(|gpu| gpu.model == base[0].model);
-        if !(is_all || by_bus || alike) {
+        if indexes.len() != base.len() && !self.is_in_cuda_order(base) {
             return Err(
                 "CUDA_VISIBLE_DEVICES has indexes, but this node's GPUs differ and CUDA numbers the fastest first; set \
                  CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs with --gpus"
@@ -121,6 +128,68 @@ impl Visible {
             })
         };
         indexes.iter().map(one).collect()
+    }
+
+    /// Returns true if CUDA counts these GPUs by PCI bus id, as the daemon does.
+    fn is_in_cuda_order(&self, base: &[&Gpu]) -> bool {
+        let by_bus = self.order.as_deref().is_some_and(|order| order.trim() == "PCI_BUS_ID");
+        by_bus || base.iter().all(|gpu| gpu.model == base[0].model)
+    }
+
+    /// Returns true if `CUDA_VISIBLE_DEVICES` has names that begin like this.
+    fn names_begin_with(&self, beginning: &str) -> bool {
+        self.cuda.as_deref().is_some_and(|list| list.trim().starts_with(beginning))
+    }
+
+    /// Returns the GPUs that Slurm gave to the job, by index; `None` if it names none, or others than the daemon's.
+    fn of_slurm_job<'a>(&self, gpus: &'a [Gpu]) -> Option<Vec<&'a Gpu>> {
+        let numbers = job_gpus::device_numbers(self.slurm.as_deref()?)?;
+        let one = |number: &u32| match self.devices.get(number) {
+            Some(uuid) => gpus.iter().find(|gpu| gpu.uuid == *uuid),
+            None => gpus.iter().find(|gpu| gpu.index == *number),
+        };
+        let mut found: Vec<&Gpu> = numbers.iter().map(one).collect::<Option<_>>()?;
+        found.sort_by_key(|gpu| gpu.index);
+        Some(found)
+    }
+
+    /// Returns the GPUs of all processes of the training on this node, of which this one has `chosen`. Each is assumed
+    /// to use the GPU of its local rank. `is_ordered` is true if the GPUs are in CUDA's order.
+    fn of_all_ranks<'a>(
+        &self,
+        mut chosen: Vec<&'a Gpu>,
+        is_ordered: bool,
+        gpus: &'a [Gpu],
+    ) -> Result<Vec<&'a Gpu>, String> {
+        let processes = self.ranks.local_world.map_or(1, |processes| processes as usize);
+        // The limit of a GPU of which only a slice is used is not this job's alone.
+        if processes <= 1 || chosen.is_empty() || self.names_begin_with("MIG-") {
+            return Ok(chosen);
+        }
+        let is_shared = !self.ranks.has_own_gpus;
+        if is_shared && processes <= chosen.len() {
+            if processes < chosen.len() && !is_ordered {
+                return Err(format!(
+                    "{processes} processes use some of {} GPUs that differ, and CUDA numbers the fastest first; set \
+                     CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs with --gpus",
+                    chosen.len()
+                ));
+            }
+            chosen.truncate(processes);
+            return Ok(chosen);
+        }
+        // Each process was given GPUs of its own: Slurm knows those of the others.
+        let has_chosen = |all: &Vec<&Gpu>| chosen.iter().all(|one| all.iter().any(|gpu| gpu.uuid == one.uuid));
+        match self.of_slurm_job(gpus).filter(has_chosen) {
+            Some(all) => Ok(all),
+            // Several processes share a GPU.
+            None if gpus.len() == 1 || (is_shared && chosen.len() > 1) => Ok(chosen),
+            None => Err(format!(
+                "{processes} processes run on this node, and this one has {} of its GPUs; name the GPUs of all of them \
+                 with --gpus",
+                chosen.len()
+            )),
+        }
     }
 }
 
@@ -224,7 +293,13 @@ mod tests {
             ..Visible::default()
         };
         let driver = Visible { driver: vec!["0000:1a:00.0".into(), "0000:3a:00.0".into()], ..cuda("1") };
-        let table: [(Visible, &[u32]); 14] = [
+        // /dev/nvidia0 and /dev/nvidia1 are the last two GPUs of the daemon.
+        let minors = BTreeMap::from([(0, "GPU-33aa"), (1, "GPU-22aa"), (2, "GPU-00aa"), (3, "GPU-11aa")]);
+        let devices = |visible: Visible| Visible {
+            devices: minors.iter().map(|(minor, uuid)| (*minor, (*uuid).to_owned())).collect(),
+            ..visible
+        };
+        let table: [(Visible, &[u32]); 19] = [
             (Visible::default(), &[0, 1, 2, 3]),
             (cuda("2"), &[2]),
             (cuda(" 3, 1 "), &[3, 1]),
@@ -239,9 +314,54 @@ mod tests {
             (slurm("2,3", "2,3"), &[2, 3]),
             (slurm("2,3", "0,1"), &[2, 3]),
             (slurm("0,1,2", "1"), &[1]),
+            (slurm("2-3", "1"), &[3]),
+            // What is no list, or names other GPUs than the daemon's, names none.
+            (slurm("MIG-1,2", "0"), &[0]),
+            (slurm("2-9", "0"), &[0]),
+            (devices(slurm("0", "0")), &[3]),
+            (devices(slurm("0,2", "1")), &[3]),
         ];
         for (visible, expected) in table {
             assert_eq!(chosen(&visible, &four).as_deref(), Ok(expected), "{visible:?}");
+        }
+    }
+
+    #[test]
+    fn the_job_has_the_gpus_of_all_processes() {
+        let of = |processes: u32, cuda: Option<&str>, slurm: Option<&str>| Visible {
+            cuda: cuda.map(Into::into),
+            slurm: slurm.map(Into::into),
+            ranks: Ranks { local_world: Some(processes), ..Ranks::default() },
+            ..Visible::default()
+        };
+        let own = |visible: Visible| Visible { ranks: Ranks { has_own_gpus: true, ..visible.ranks }, ..visible };
+        let unknown = |visible: Visible| Visible { ranks: Ranks { local_world: None, ..visible.ranks }, ..visible };
+        let (four, mixed) = (gpus(&["A", "A", "A", "A"]), gpus(&["A", "B", "A"]));
+        type Expected<'a> = Result<&'a [u32], &'a str>;
+        let table: [(Visible, &[Gpu], Expected<'_>); 13] = [
+            // torchrun: every process sees all GPUs and takes that of its local rank.
+            (of(2, None, None), &four, Ok(&[0, 1])),
+            (of(2, Some("3,2,1"), None), &four, Ok(&[3, 2])),
+            (unknown(of(2, None, None)), &four, Ok(&[0, 1, 2, 3])),
+            (of(2, None, None), &mixed, Err("CUDA_DEVICE_ORDER=PCI_BUS_ID")),
+            (of(2, Some("GPU-11aa,GPU-22aa,GPU-00aa"), None), &mixed, Ok(&[1, 2])),
+            // Several processes share each GPU.
+            (of(4, Some("1,2"), None), &four, Ok(&[1, 2])),
+            (of(4, None, None), &four[..1], Ok(&[0])),
+            // srun gives each task a GPU of its own, or several.
+            (of(2, Some("2"), Some("2,3")), &four, Ok(&[2, 3])),
+            (own(of(2, Some("0,1"), Some("0-3"))), &four, Ok(&[0, 1, 2, 3])),
+            (own(of(2, Some("0,1"), None)), &four, Err("has 2 of its GPUs")),
+            (of(2, Some("1"), None), &four, Err("name the GPUs of all of them")),
+            (of(2, Some("1"), Some("2,3")), &four, Ok(&[2, 3])),
+            // A slice of a GPU.
+            (of(2, Some("MIG-GPU-33aa/7/0"), None), &four, Ok(&[3])),
+        ];
+        for (visible, gpus, expected) in table {
+            match (chosen(&visible, gpus), expected) {
+                (found, Ok(expected)) => assert_eq!(found.as_deref(), Ok(expected), "{visible:?}"),
+                (found, Err(part)) => assert!(found.is_err_and(|error| error.contains(part)), "{visible:?}"),
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::args::Args;
 use super::child::Child;
-use super::environment::{JOB_ID, PROGRESS_SOCKET, RESUMED, say, variable};
+use super::environment::{JOB_ID, PROGRESS_SOCKET, RESUMED, RUN_SLURM_JOB, VARIABLES, say, variable};
 use super::folder::RunFolder;
 use super::lines::{Latest, Relays};
 use super::posts::{self, Posts};
@@ -65,10 +65,14 @@ impl<'a> Launcher<'a> {
     pub(super) fn start(&self, job: Option<&str>, resumed: u32) -> Result<Started, u8> {
         let mut command = Command::new(&self.args.command[0]);
         command.args(&self.args.command[1..]);
-        match job {
-            Some(job) => command.env(JOB_ID, job),
-            None => command.env_remove(JOB_ID),
-        };
+        // Another run's, which `sbatch` may have passed on.
+        for name in VARIABLES {
+            command.env_remove(name);
+        }
+        command.env(RUN_SLURM_JOB, variable("SLURM_JOB_ID").unwrap_or_default());
+        if let Some(job) = job {
+            command.env(JOB_ID, job);
+        }
         self.addresses.iter().for_each(|address| tell_address(&mut command, address));
         for (name, value) in &self.variables {
             match value {

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, Sender};
 
-use super::environment::{say, variable};
+use super::environment::{is_of_another_slurm_job, say, variable};
 use super::progress::Message;
 use crate::clock::shared_monotonic;
 use wattune_core::domain::ProgressSource;
@@ -150,6 +150,10 @@ struct Origin {
 impl Origin {
     /// Returns the server that the environment names; `None` outside a TrainJob.
     fn of_environment() -> anyhow::Result<Option<Self>> {
+        // The variables name the other run's receiver.
+        if is_of_another_slurm_job(|name| std::env::var(name).ok()) {
+            return Ok(None);
+        }
         let (Some(url), Some(token)) = (variable(URL), variable(TOKEN)) else { return Ok(None) };
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = || reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy();

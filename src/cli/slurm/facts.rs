@@ -43,6 +43,9 @@ pub(in crate::cli) const LABELS: [(&str, &[&str]); 7] = [
     ("slurm_restart_count", &["SLURM_JOB_RESTART_COUNT", "SLURM_RESTART_COUNT"]),
 ];
 
+/// Tag of a job that is recorded without control only because another job controlled one of its GPUs when it began.
+pub(in crate::cli) const CONTROL_REFUSED: &str = "control_refused";
+
 /// Columns of `squeue`, in the order of [`in_queue`], which takes them apart. The name comes last, and all columns have
 /// one width, so that no name can pass for another column.
 const COLUMNS: [&str; 7] = ["JobID", "ArrayJobID", "ArrayTaskID", "RestartCnt", "UserName", "Account", "Name"];

@@ -1,7 +1,6 @@
 //! The GPUs of a Slurm job: those that Slurm names by device number, or as many as it reports.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -9,12 +8,7 @@ use serde_json::{Value, json};
 
 use super::deadline::Deadline;
 use super::facts::output;
-
-/// The directory in which the driver lists its GPUs.
-pub(super) const DRIVER_LIST: &str = "/proc/driver/nvidia/gpus";
-
-/// Maximum number of GPUs of a node; a range with more is a mistake.
-const MOST: u32 = 1024;
+use super::job_gpus::{self, device_numbers};
 
 /// GPUs of a Slurm job, as far as Slurm reports them.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,30 +25,14 @@ pub(super) enum Given {
 /// variable, their number, which Slurm's controller reports.
 pub(super) fn given(number: u32, listed: Option<&str>, until: &Deadline) -> anyhow::Result<Given> {
     if let Some(listed) = listed.filter(|listed| !listed.is_empty()) {
-        let devices =
-            devices(listed).with_context(|| format!("SLURM_JOB_GPUS = {listed:?} is not a list of numbers"))?;
-        return Ok(Given::Devices(devices));
+        let numbers = device_numbers(listed)
+            .with_context(|| format!("{} = {listed:?} is not a list of numbers", job_gpus::VARIABLE))?;
+        return Ok(Given::Devices(numbers));
     }
     let mut command = Command::new("scontrol");
     command.args(["show", "job", "--details", &number.to_string()]);
     let text = output(command, until)?;
     Ok(count(&text).map_or(Given::None, Given::Count))
-}
-
-/// Parses a list of numbers and ranges, such as `0,2-3`.
-fn devices(text: &str) -> Option<Vec<u32>> {
-    let mut found = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.trim().parse::<u32>().ok()?, last.trim().parse::<u32>().ok()?);
-        if last >= MOST || first > last {
-            return None;
-        }
-        found.extend(first..=last);
-    }
-    found.sort_unstable();
-    found.dedup();
-    Some(found)
 }
 
 /// Returns how many GPUs a job has on each of its nodes, from `scontrol show job --details`; `None` if it has none, or
@@ -72,23 +50,10 @@ fn count(text: &str) -> Option<u32> {
     (gpus > 0 && nodes > 0 && gpus.is_multiple_of(nodes)).then(|| gpus / nodes)
 }
 
-/// Returns names of devices that the daemon accepts: the UUIDs where the driver lists the device number (the driver's
-/// index may differ from it), otherwise the device numbers.
-pub(super) fn names(devices: &[u32], driver_list: &Path) -> Vec<Value> {
-    let known = by_device_number(driver_list);
-    devices.iter().map(|number| known.get(number).map_or(json!(number), |uuid| json!(uuid))).collect()
-}
-
-fn by_device_number(list: &Path) -> BTreeMap<u32, String> {
-    let Ok(entries) = std::fs::read_dir(list) else { return BTreeMap::new() };
-    let one = |entry: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(entry.path().join("information")).ok()?;
-        let field = |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)?.split_once(':')?.1.trim()));
-        // The driver shows question marks before it has initialised a GPU.
-        let uuid = field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?'))?;
-        Some((field("Device Minor")?.parse().ok()?, uuid.to_owned()))
-    };
-    entries.flatten().filter_map(one).collect()
+/// Returns names of devices that the daemon accepts: the UUIDs where the driver lists the device number, otherwise the
+/// device numbers.
+pub(super) fn names(devices: &[u32], driver: &BTreeMap<u32, String>) -> Vec<Value> {
+    devices.iter().map(|number| driver.get(number).map_or(json!(number), |uuid| json!(uuid))).collect()
 }
 
 /// Chooses `count` GPUs for a job if Slurm reports only their number: all GPUs of the node, or the first ones that no
@@ -117,22 +82,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_devices_are_read() {
-        for (text, expected) in [
-            ("0", Some(vec![0])),
-            ("1,0", Some(vec![0, 1])),
-            ("0,2-4", Some(vec![0, 2, 3, 4])),
-            ("", None),
-            ("0,", None),
-            ("3-1", None),
-            ("0-99999", None),
-            ("GPU-1", None),
-        ] {
-            assert_eq!(devices(text), expected, "{text}");
-        }
-    }
-
-    #[test]
     fn the_number_of_gpus_is_that_of_one_node() {
         let job = |nodes: &str, gres: &str| {
             count(&format!(
@@ -148,18 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_knows_gpus_by_their_device_numbers() {
-        let list = tempfile::tempdir().expect("a directory");
-        for (pci, uuid, minor) in
-            [("0000:01:00.0", "GPU-b", "1"), ("0000:02:00.0", "GPU-a", "0"), ("0000:03:00.0", "GPU-????", "2")]
-        {
-            let dir = list.path().join(pci);
-            std::fs::create_dir(&dir).expect("made");
-            let text = format!("Model: \t\t A40\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n");
-            std::fs::write(dir.join("information"), text).expect("written");
-        }
-        assert_eq!(names(&[0, 1, 2, 7], list.path()), [json!("GPU-a"), json!("GPU-b"), json!(2), json!(7)]);
-        assert_eq!(names(&[1], &list.path().join("absent")), [json!(1)]);
+    fn devices_go_by_their_uuids_where_the_driver_lists_them() {
+        let driver = BTreeMap::from([(0, "GPU-a".to_owned()), (1, "GPU-b".to_owned())]);
+        assert_eq!(names(&[0, 1, 2], &driver), [json!("GPU-a"), json!("GPU-b"), json!(2)]);
     }
 
     #[test]

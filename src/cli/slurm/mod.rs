@@ -4,6 +4,7 @@ mod api;
 mod deadline;
 pub(super) mod facts;
 mod gpus;
+pub(super) mod job_gpus;
 mod report;
 mod steps;
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 _PROC = Path("/proc/driver/nvidia/gpus")
+# A node's largest number of GPUs; a range with more is a mistake.
+_MOST_DEVICES = 1024
 _SURE = "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID in gpus=[…] or CUDA_VISIBLE_DEVICES"
 
 
@@ -35,10 +37,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Visible:
-    """A GPU that this process can see, as the driver tells it in /proc."""
+    """A GPU that this process can see, as the driver tells it in /proc; its file is `/dev/nvidia<minor>`."""
 
     uuid: str
     pci_bus_id: str
+    minor: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def visible_to_process(root: Path = _PROC, dev: Path = Path("/dev")) -> list[Vis
         uuid = re.search(r"^GPU UUID:\s*(GPU-\S+)", text, re.MULTILINE)
         minor = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
         if uuid and (minor is None or (dev / f"nvidia{minor[1]}").exists()):
-            found.append(Visible(uuid[1], folder.name))
+            found.append(Visible(uuid[1], folder.name, int(minor[1]) if minor else None))
     return found
 
 
@@ -105,6 +108,7 @@ def resolve(
     visible: Sequence[Visible] | None = (),
     framework: Sequence[str] | None = None,
     processes: int | None = 1,
+    own_gpus: bool = False,
 ) -> Selection:
     """Returns the GPUs that the process uses.
 
@@ -114,6 +118,7 @@ def resolve(
         visible: GPUs that the driver shows to this process, by PCI bus id; None if it shows that there are none.
         framework: UUIDs of CUDA's devices in CUDA's order, as an initialised framework tells them: the truth.
         processes: Number of the training's processes on this node; each is taken to use the GPU of its local rank.
+        own_gpus: True if each of these processes was given GPUs of its own.
 
     Raises:
         Unresolved: If the GPUs are uncertain, or the process uses none.
@@ -121,16 +126,19 @@ def resolve(
     if not daemon:
         raise Unresolved("the daemon has no GPUs")
     known = {gpu.uuid for gpu in daemon}
+    of_job = _of_slurm_job(environ, daemon, visible or ())
     if framework and all(uuid in known for uuid in framework):
-        return _of_ranks(Selection(tuple(framework), origin="the framework's devices"), environ, daemon, processes)
+        selection = Selection(tuple(framework), origin="the framework's devices")
+        return _of_ranks(selection, environ, daemon, of_job, processes, own_gpus)
     candidates, origin = _candidates(environ, daemon, visible)
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         ordered = _in_cuda_order(environ, candidates)
         selection = Selection(tuple(gpu.uuid for gpu in candidates), ordered=ordered, origin=origin)
     else:
-        selection = _chosen(wanted, environ, candidates, daemon)
-    return _of_ranks(selection, environ, daemon, processes)
+        # Where a container shows only some of the GPUs, CUDA counts among these.
+        selection = _chosen(wanted, environ, candidates, of_job if len(candidates) == len(daemon) else [])
+    return _of_ranks(selection, environ, daemon, of_job, processes, own_gpus)
 
 
 def pick(selection: Selection, devices: Sequence[int]) -> Selection:
@@ -180,7 +188,7 @@ def _names_gpu(word: str, gpu: Gpu) -> bool:
     return word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
 
 
-def _chosen(wanted: str, environ: Mapping[str, str], candidates: Sequence[Gpu], daemon: Sequence[Gpu]) -> Selection:
+def _chosen(wanted: str, environ: Mapping[str, str], candidates: Sequence[Gpu], of_job: Sequence[Gpu]) -> Selection:
     """Returns what CUDA_VISIBLE_DEVICES chooses. As CUDA does, ends at the first word that names no device."""
     origin = f"CUDA_VISIBLE_DEVICES={wanted}"
     words = [word.strip() for word in wanted.split(",")]
@@ -206,7 +214,7 @@ def _chosen(wanted: str, environ: Mapping[str, str], candidates: Sequence[Gpu], 
     if uuids and indices:
         raise Unresolved(f"{origin} mixes UUIDs and indices; use one of them")
     if indices:
-        uuids = _by_index(indices, environ, candidates, daemon)
+        uuids = _by_index(indices, environ, candidates, of_job)
         ordered = _in_cuda_order(environ, candidates)
     if not uuids:
         raise Unresolved(f"{origin} leaves no GPU of the daemon to this process")
@@ -221,10 +229,10 @@ def _in_cuda_order(environ: Mapping[str, str], candidates: Sequence[Gpu]) -> boo
 
 
 def _by_index(
-    indices: Sequence[int], environ: Mapping[str, str], candidates: Sequence[Gpu], daemon: Sequence[Gpu]
+    indices: Sequence[int], environ: Mapping[str, str], candidates: Sequence[Gpu], of_job: Sequence[Gpu]
 ) -> list[str]:
     """Returns the UUIDs of CUDA's indices among the candidates."""
-    candidates = _of_slurm(indices, environ, candidates, daemon)
+    candidates = _counted_in_slurm(indices, environ, candidates, of_job)
     taken: list[int] = []
     for index in indices:
         if index >= len(candidates):
@@ -240,28 +248,40 @@ def _by_index(
     return [candidates[index].uuid for index in taken]
 
 
-def _of_slurm(
-    indices: Sequence[int], environ: Mapping[str, str], candidates: Sequence[Gpu], daemon: Sequence[Gpu]
-) -> Sequence[Gpu]:
-    """Returns the GPUs among which CUDA counts in a Slurm job.
+def _of_slurm_job(environ: Mapping[str, str], daemon: Sequence[Gpu], visible: Sequence[Visible]) -> list[Gpu]:
+    """Returns the GPUs that Slurm gave to the job, by index; empty if it names none, or others than the daemon's.
 
-    SLURM_JOB_GPUS has the node's indices. Where Slurm confines a job to its devices, CUDA counts among these alone;
-    where it does not, CUDA_VISIBLE_DEVICES has the node's indices too.
+    SLURM_JOB_GPUS is a list of numbers and ranges, such as `0,2-3`; other text names no GPU. A number is that of a
+    device file: 3 is `/dev/nvidia3`. The driver says which GPU has that file; its index may be another. Only where the
+    driver does not list the file, the number is taken for the index. The daemon's binary follows the same rules
+    (src/cli/slurm/job_gpus.rs).
     """
-    owned = _indices(environ.get("SLURM_JOB_GPUS", ""))
-    if not owned or len(candidates) < len(daemon):
+    # The driver shows question marks before it has initialised a GPU.
+    uuids = {gpu.minor: gpu.uuid for gpu in visible if gpu.minor is not None and "?" not in gpu.uuid}
+    by_uuid, by_index = {gpu.uuid: gpu for gpu in daemon}, {gpu.index: gpu for gpu in daemon}
+    numbers = _device_numbers(environ.get("SLURM_JOB_GPUS", ""))
+    found = [by_uuid.get(uuids[number]) if number in uuids else by_index.get(number) for number in numbers]
+    known = [gpu for gpu in found if gpu is not None]
+    return sorted(known, key=lambda gpu: gpu.index) if len(known) == len(numbers) else []
+
+
+def _counted_in_slurm(
+    indices: Sequence[int], environ: Mapping[str, str], candidates: Sequence[Gpu], of_job: Sequence[Gpu]
+) -> Sequence[Gpu]:
+    """Returns the GPUs among which CUDA counts in a Slurm job that has these GPUs.
+
+    Where Slurm confines a job to its devices, CUDA counts among these alone; where it does not, CUDA_VISIBLE_DEVICES
+    has the node's indices.
+    """
+    if not of_job:
         return candidates
-    by_index = {gpu.index: gpu for gpu in candidates}
-    if not all(index in by_index for index in owned):
-        return candidates
-    confined = [by_index[index] for index in sorted(owned)]
     as_node = {candidates[i].uuid for i in indices if i < len(candidates)}
-    as_confined = {confined[i].uuid for i in indices if i < len(confined)}
-    allowed = {gpu.uuid for gpu in confined}
-    if as_node == as_confined or any(index >= len(confined) for index in indices):
+    as_confined = {of_job[i].uuid for i in indices if i < len(of_job)}
+    allowed = {gpu.uuid for gpu in of_job}
+    if as_node == as_confined or any(index >= len(of_job) for index in indices):
         return candidates
     if not as_node <= allowed:
-        return confined
+        return of_job
     raise Unresolved(
         f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']} is ambiguous with "
         f"SLURM_JOB_GPUS={environ['SLURM_JOB_GPUS']}: it counts either the node's GPUs or the job's; name the GPUs by "
@@ -270,29 +290,34 @@ def _of_slurm(
 
 
 def _of_ranks(
-    selection: Selection, environ: Mapping[str, str], daemon: Sequence[Gpu], processes: int | None
+    selection: Selection,
+    environ: Mapping[str, str],
+    daemon: Sequence[Gpu],
+    of_job: Sequence[Gpu],
+    processes: int | None,
+    own_gpus: bool,
 ) -> Selection:
     """Returns the GPUs of all of the training's processes on this node."""
     count = len(selection.gpus)
-    if processes is None or processes <= 1 or selection.shared or processes == count:
+    if processes is None or processes <= 1 or selection.shared or (processes == count and not own_gpus):
         return selection
-    if processes < count and not selection.ordered:
-        raise Unresolved(
-            f"{processes} processes use some of {count} GPUs of several models ({selection.origin}), and CUDA counts "
-            f"the fastest first; {_SURE}"
-        )
-    if processes < count:
+    if processes < count and not own_gpus:
+        if not selection.ordered:
+            raise Unresolved(
+                f"{processes} processes use some of {count} GPUs of several models ({selection.origin}), and CUDA "
+                f"counts the fastest first; {_SURE}"
+            )
         gpus = selection.gpus[:processes]
         return Selection(gpus, origin=f"{selection.origin}, the first {processes} for {processes} processes")
     # Each process was given GPUs of its own: the scheduler knows those of the others.
-    owned = _indices(environ.get("SLURM_JOB_GPUS", ""))
-    of_job = [gpu.uuid for gpu in daemon if gpu.index in owned]
-    if of_job and set(selection.gpus) <= set(of_job):
-        return Selection(tuple(of_job), origin=f"SLURM_JOB_GPUS={environ['SLURM_JOB_GPUS']}")
-    if count > 1 or len(daemon) == 1:
+    all_gpus = tuple(gpu.uuid for gpu in of_job)
+    if all_gpus and set(selection.gpus) <= set(all_gpus):
+        return Selection(all_gpus, origin=f"SLURM_JOB_GPUS={environ['SLURM_JOB_GPUS']}")
+    if len(daemon) == 1 or (count > 1 and not own_gpus):
         return selection  # several processes share a GPU
+    seen = "one GPU" if count == 1 else f"{count} GPUs"
     raise Unresolved(
-        f"{processes} processes run on this node and this one sees one GPU ({selection.origin}); name the GPUs of all "
+        f"{processes} processes run on this node and this one sees {seen} ({selection.origin}); name the GPUs of all "
         "of them in gpus=[…]"
     )
 
@@ -313,15 +338,18 @@ def _mig_parent(word: str, candidates: Sequence[Gpu]) -> str:
     )
 
 
-def _indices(text: str) -> list[int]:
-    """Returns the indices in a list such as `0,2-3`; empty if it is not one."""
-    found: list[int] = []
-    for part in filter(None, (word.strip() for word in text.split(","))):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+def _device_numbers(text: str) -> list[int]:
+    """Returns the numbers in a list such as `0,2-3`, each once and in order; empty if it is not one."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part, re.ASCII)
         if match is None:
             return []
-        found.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return found
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < _MOST_DEVICES:
+            return []
+        found.update(range(first, last + 1))
+    return sorted(found)
 
 
 def _names(folder: Path) -> list[str]:

@@ -34,6 +34,11 @@ class Job:
 
     Use it in a `with` block, or call `start` and `end`. A background thread does all talking with the daemon: no method
     raises because of the daemon, and none waits for it, except where an argument says so.
+
+    A job that was started and is not ended lasts until the process exits, also if the script keeps no reference to it.
+    But it makes way for a later job of this process that is to control one of its GPUs: if nothing refers to it any
+    more, or if it has the same name and the same thread has started it, as where a cell of a notebook runs again. A job
+    in a `with` block ends with the block, also by an exception, and makes way for none.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Job:
             self._ranks,
             Wrapper.of(os.environ),
             self._interval_s,
+            peers=worker().dialogues,
         )
         self._session = session
         worker().add(session)
@@ -98,7 +104,10 @@ class Job:
             worker().leave(session, LEAVE_S)
 
     def __enter__(self) -> Job:
-        return self.start()
+        self.start()
+        if self._session is not None:
+            self._session.is_in_block = True
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -322,6 +331,10 @@ class _Counted:
         if job is not None:
             self._total = job._total
         return self._total
+
+    @property
+    def is_left(self) -> bool:
+        return self._job() is None
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()

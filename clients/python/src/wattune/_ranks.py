@@ -16,19 +16,22 @@ class Ranks:
         local_world: Number of processes on this node, or None if the launcher does not say it.
         world: Number of processes on all nodes.
         launcher: Name of the launcher whose variables were read; None for a process on its own.
+        own_gpus: True if each process was given GPUs of its own, which may be several.
     """
 
     local_rank: int = 0
     local_world: int | None = 1
     world: int = 1
     launcher: str | None = None
+    own_gpus: bool = False
 
 
 def detect(environ: Mapping[str, str]) -> Ranks:
     """Returns this process's place by the variables of torchrun, MPI or Slurm, in this order.
 
     torchrun comes first because it may itself run under MPI or Slurm, one per node. Slurm's variables count only within
-    a job step: in a batch script one process runs, however many tasks the script asked for.
+    a job step: in a batch script one process runs, however many tasks the script asked for. `wattune run` follows the
+    same rules (src/cli/run/ranks.rs).
     """
     local = _number(environ, "LOCAL_RANK")
     if local is not None:
@@ -45,7 +48,8 @@ def detect(environ: Mapping[str, str]) -> Ranks:
         return Ranks(local, _number(environ, "MPI_LOCALNRANKS"), size or 1, "MPI")
     local, tasks = _number(environ, "SLURM_LOCALID"), _number(environ, "SLURM_STEP_NUM_TASKS")
     if local is not None and tasks is not None:
-        return Ranks(local, _slurm_tasks_here(environ, tasks), tasks, "Slurm")
+        own_gpus = environ.get("SLURM_GPUS_PER_TASK", "").strip() not in ("", "0")
+        return Ranks(local, _slurm_tasks_here(environ, tasks), tasks, "Slurm", own_gpus)
     return Ranks()
 
 

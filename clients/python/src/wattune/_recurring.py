@@ -84,7 +84,8 @@ class Recurring:
     # Life.
 
     def __enter__(self) -> Recurring:
-        self.job.start()
+        # As in a block of its own: the job makes way for no other before `end`.
+        self.job.__enter__()
         return self
 
     def __exit__(
@@ -257,8 +258,9 @@ def _used(gpus: list[dict[str, Any]], chosen: Sequence[int | str] | None) -> lis
     """Returns the daemon's GPUs that the run uses; all of them where that is uncertain."""
     if chosen is None:
         try:
-            known, seen = _gpus.from_daemon(gpus), _gpus.visible_to_process()
-            chosen = _gpus.resolve(os.environ, known, seen, _gpus.of_framework(), detect(os.environ).local_world).gpus
+            known, seen, ranks = _gpus.from_daemon(gpus), _gpus.visible_to_process(), detect(os.environ)
+            framework = _gpus.of_framework()
+            chosen = _gpus.resolve(os.environ, known, seen, framework, ranks.local_world, ranks.own_gpus).gpus
         except _gpus.Unresolved:
             return gpus
     ids = ("index", "uuid", "pci_bus_id")

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,9 @@ from . import _gpus
 from ._daemon import Daemon, Refused, describe
 from ._http import Answer, Unreachable
 from ._ranks import Ranks
-from ._spec import Spec
+from ._spec import MOST_TAGS, Spec
 from ._view import Counted, View, advice, unix
+from ._worker import Dialogue
 from ._wrapper import Wrapper
 
 _log = logging.getLogger("wattune")
@@ -29,6 +31,8 @@ REQUEST_TIMEOUT_S = 5.0
 # The account costs the daemon more than a report; nobody reads it every second.
 ACCOUNT_EVERY_S = 10.0
 ANNOUNCE_EVERY_S = 10.0
+# Between two attempts to control GPUs that another job controls.
+CONTROL_EVERY_S = 10.0
 LONGEST_RETRY_S = 15.0
 
 
@@ -44,6 +48,7 @@ class Session:
         wrapper: Wrapper,
         interval_s: float = 1.0,
         environ: dict[str, str] | None = None,
+        peers: Callable[[], Sequence[Dialogue]] = tuple,
     ) -> None:
         self.spec = spec
         self.interval_s = interval_s
@@ -52,11 +57,16 @@ class Session:
         self.done = threading.Event()
         self.account_wanted = threading.Event()
         self.accounts: list[dict[str, Any]] = []
+        self.is_in_block = False
+        # Not its number, which a later thread may get.
+        self.thread = threading.current_thread()
         self._counted = counted
         self._daemon = daemon
         self._ranks = ranks
         self._wrapper = wrapper
         self._environ = dict(os.environ) if environ is None else environ
+        # The other dialogues of this process, which the same thread serves.
+        self._peers = peers
         self._job: str | None = None
         self._sent: tuple[float, float] | None = None
         self._sent_total: float | None = None
@@ -68,6 +78,9 @@ class Session:
         # When an attempt to register began whose answer was lost: the daemon may have the job all the same.
         self._unanswered_since: float | None = None
         self._with_pids = True
+        # The registration with control, while another job controls one of the GPUs, and the time of the last attempt.
+        self._uncontrolled: dict[str, Any] | None = None
+        self._control_asked_at = 0.0
         self._logged: set[str] = set()
         self._was_unreachable = False
 
@@ -80,6 +93,8 @@ class Session:
 
     def serve(self) -> float:
         """Takes a turn, and returns the seconds until the next one. Never raises."""
+        if self.done.is_set():
+            return self.interval_s
         try:
             if self.ending.is_set():
                 self._end()
@@ -139,7 +154,7 @@ class Session:
         self._register(selection, replaced)
 
     def _job_of_run(self) -> dict[str, Any] | None:
-        """Returns the open job that `wattune run` has registered for this command; None if there is none.
+        """Returns the open job that `wattune run` or Slurm's Prolog has registered for this command, if there is one.
 
         The script's job replaces it. A second job of the same command finds it ended, and is a job beside the first.
         """
@@ -147,7 +162,8 @@ class Session:
         if job is None:
             return None
         found = self._request("GET", f"/v1/jobs/{job}")
-        return found.body if found.ok and found.body.get("ended_at") is None else None
+        is_open = found.ok and found.body.get("ended_at") is None
+        return found.body if is_open and self._wrapper.may_replace(found.body) else None
 
     def _selection(
         self, status: Any, framework: list[str] | None, replaced: dict[str, Any] | None = None
@@ -163,7 +179,9 @@ class Session:
         known, seen = _gpus.from_daemon(status["gpus"]), _gpus.visible_to_process()
         if chosen is None:
             try:
-                own = _gpus.resolve(self._environ, known, seen, framework, self._ranks.local_world)
+                own = _gpus.resolve(
+                    self._environ, known, seen, framework, self._ranks.local_world, self._ranks.own_gpus
+                )
             except _gpus.Unresolved:
                 if allocated is None:
                     raise
@@ -183,6 +201,11 @@ class Session:
             body["pids"] = [os.getpid()]
         if not self._with_pids:
             body.pop("pids", None)
+        slurm_job, tags = self._wrapper.slurm_job, body.get("tags", {})
+        if slurm_job is not None and slurm_job.isdigit() and len(tags) < MOST_TAGS:
+            # By this tag Slurm's Epilog ends the job of a process that was killed.
+            body["tags"] = {"slurm_job_id": slurm_job, **tags}
+        self._uncontrolled = None
         self._daemon.fresh()
         unanswered_since = self._unanswered_since
         self._unanswered_since = unanswered_since or time.time()
@@ -190,6 +213,14 @@ class Session:
         self._unanswered_since = unanswered_since
         if answer.status == 409 and unanswered_since is not None and self._find_own(unanswered_since, selection):
             return
+        while _is_about_control(answer) and self._end_blocking(answer):
+            answer = self._request("POST", "/v1/jobs", body)
+        if _is_about_control(answer) and replaced is not None and not replaced.get("control", True):
+            # The job that this one replaces is not controlled for the same reason.
+            self._uncontrolled, self._control_asked_at = dict(body), time.monotonic()
+            self._problem(f"not controlled: {answer.detail}")
+            body["control"] = False
+            answer = self._request("POST", "/v1/jobs", body)
         if "pids" in body and answer.status in (403, 409, 422) and answer.detail.startswith("pids"):
             # The daemon itself runs below this process, counts these processes for another job of this command, or sees
             # them as another user's.
@@ -212,6 +243,43 @@ class Session:
         _log.info(
             "job %s registered as %s on %s (%s)", self.spec.name, self._job, list(self.view.gpus), selection.origin
         )
+
+    def _end_blocking(self, refusal: Answer) -> bool:
+        """Ends the job that a refusal names, if this process has left it without an end; returns whether it did."""
+        for peer in self._peers():
+            if not isinstance(peer, Session) or peer is self or peer._job is None or peer._job not in refusal.detail:
+                continue
+            # The end of a job that is done was refused.
+            if peer.done.is_set() or not peer._makes_way_for(self):
+                return False
+            _log.warning("job %s (%s) was not ended, and ends now: a new job uses its GPUs", peer.spec.name, peer._job)
+            peer.ending.set()
+            peer.serve()
+            peer.view = replace(peer.view, problem="ended, because a new job of this process uses its GPUs")
+            return peer.done.is_set()
+        return False
+
+    def _makes_way_for(self, later: Session) -> bool:
+        """Returns whether this job was left without an end: see `Job`."""
+        is_same = self.spec.name == later.spec.name and self.thread is later.thread
+        return self._counted.is_left or (is_same and not self.is_in_block)
+
+    def _retry_control(self) -> None:
+        """Registers the job with control once the job that controlled its GPUs is gone."""
+        now = time.monotonic()
+        if self._uncontrolled is None or now - self._control_asked_at < CONTROL_EVERY_S:
+            return
+        self._control_asked_at, self._unanswered_since = now, time.time()
+        self._daemon.fresh()
+        body = {**self._uncontrolled, "replaces": self._job}
+        if not self._with_pids:
+            body.pop("pids", None)
+        answer = self._request("POST", "/v1/jobs", body)
+        self._unanswered_since = None
+        if answer.ok:
+            replaced, self._uncontrolled = self._job, None
+            self._adopt(answer.body)
+            self._keep_account(replaced)
 
     def _find_own(self, since: float, selection: _gpus.Selection) -> bool:
         """Finds the job of an earlier attempt to register whose answer was lost."""
@@ -253,6 +321,7 @@ class Session:
         now = time.monotonic()
         if now - self._announced_at > ANNOUNCE_EVERY_S:
             self._announce()
+        self._retry_control()
         samples, at_s = self._counted.count
         paused = self.view.phase == "paused"
         if paused and (self._sent is None or samples == self._sent[0]):
@@ -310,14 +379,18 @@ class Session:
         _log.warning(
             "job %s: the daemon has no open job %s any more (%s); registering anew", self.spec.name, lost, answer.detail
         )
-        try:
-            account = self._request("GET", f"/v1/jobs/{lost}/emissions")
-        except Unreachable:
-            account = Answer(503, None)
-        if account.ok and isinstance(account.body, dict):
-            self._put_account(account.body)
+        self._keep_account(lost)
         self.view = replace(self.view, job_id=None, phase=None, power_limit_w=None, resume_at=None)
         self._join()
+
+    def _keep_account(self, job: str | None) -> None:
+        """Stores the account of a job that is not this session's any more."""
+        try:
+            account = self._request("GET", f"/v1/jobs/{job}/emissions")
+        except Unreachable:
+            return
+        if account.ok and isinstance(account.body, dict):
+            self._put_account(account.body)
 
     # The end.
 
@@ -382,3 +455,8 @@ class Session:
         if kind not in self._logged:
             self._logged.add(kind)
             _log.warning("job %s: %s", self.spec.name, text)
+
+
+def _is_about_control(answer: Answer) -> bool:
+    """True if a registration is refused because another job controls one of the GPUs."""
+    return answer.status == 409 and "is controlled by job" in answer.detail

@@ -12,6 +12,8 @@ from typing import Any, Union
 Deadline = Union[datetime, timedelta, str]
 # The daemon accepts so many tags.
 MOST_TAGS = 16
+# Tag of a job that is recorded without control only because another job controlled one of its GPUs when it began.
+CONTROL_REFUSED = "control_refused"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Spec:
                 What the script leaves open is taken from it, so that the command line's promises and tags still hold.
         """
         known = replaced or {}
+        tags = dict(known.get("tags", {}))
+        # Whoever records a job without control does not want its replacement controlled, unless control was refused.
+        may_control = known.get("control", True) or tags.pop(CONTROL_REFUSED, None) is not None
         total = total if total is not None and total > 0 else known.get("total_samples")
         body: dict[str, Any] = {
             "name": self.name,
@@ -53,7 +58,7 @@ class Spec:
             "batch_size": self.batch_size or known.get("batch_size"),
             "work": None if total is None else {"total_samples": total},
             "objective": {**_stated(known.get("objective", {})), **self.objective},
-            "tags": _merged(self.tags, known.get("tags", {})),
+            "tags": _merged(self.tags, tags),
             "priority": self.priority or known.get("priority"),
         }
         if total is None:
@@ -61,7 +66,7 @@ class Spec:
             body["objective"].pop("carbon_budget_g", None)
             if body["objective"].pop("deadline", None) is not None and "max_slowdown" not in body["objective"]:
                 body["objective"].pop("pausable", None)
-        if not control or not known.get("control", True):
+        if not control or not may_control:
             body["control"] = False
         if replaced is not None:
             body["replaces"] = replaced["job_id"]

@@ -37,6 +37,10 @@ class Counted(Protocol):
     def total(self) -> float | None:
         """Samples of the whole run, if they are known."""
 
+    @property
+    def is_left(self) -> bool:
+        """True if the script has let go of the job without ending it."""
+
 
 def advice(answer: Answer) -> str:
     """Returns the daemon's words about a refused registration, and what to do."""

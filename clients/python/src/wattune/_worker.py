@@ -78,6 +78,11 @@ class Worker:
                 self._thread = thread
         self._wake.set()
 
+    def dialogues(self) -> list[Dialogue]:
+        """Returns what is served."""
+        with self._lock:
+            return list(self._dialogues)
+
     def kick(self, dialogue: Dialogue) -> None:
         """Serves this dialogue at once."""
         with self._lock:
@@ -100,8 +105,7 @@ class Worker:
 
     def end_all(self) -> None:
         """Asks for the end of all dialogues, and waits for them for a bounded time."""
-        with self._lock:
-            dialogues = list(self._dialogues)
+        dialogues = self.dialogues()
         for dialogue in dialogues:
             dialogue.ending.set()
             self.kick(dialogue)

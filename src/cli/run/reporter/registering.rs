@@ -13,9 +13,13 @@ use super::super::gpus::Gpu;
 use super::{Answer, Holder, Job, Life, REQUEST, Reporter, write_whole};
 use crate::cli::ask::{DaemonAddress, TokenSource};
 use crate::cli::daemon::Failure;
+use crate::cli::slurm::facts::CONTROL_REFUSED;
+use wattune_core::domain::JobSpec;
 
 /// Reason that the daemon states for the end of a job whose lease expired.
 const LEFT_BEHIND: &str = "lease expired";
+/// Part of the refusal of a job whose GPU another job controls.
+const CONTROLLED: &str = "is controlled by job";
 
 impl Reporter {
     /// Registers the job.
@@ -119,22 +123,27 @@ impl Reporter {
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
         self.link.set_clock(OtherClock::of(&status, Reading::now()));
         let mut body = self.registration.at_stage(self.link.reported().stage, self.link.latest_left());
+        let of_environment = self.find_of_slurm(&body["tags"]).await.filter(is_of_environment);
         if !body.contains_key("gpus") {
             let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
                 .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;
-            let chosen = self.visible.choose(&gpus);
-            let chosen = chosen.map_err(|detail| Failure::Refused { status: 0, field: Some("gpus".into()), detail })?;
-            body.insert("gpus".into(), chosen.into());
+            let chosen = match (self.visible.choose(&gpus), &of_environment) {
+                (Ok(chosen), _) => Value::from(chosen),
+                // Slurm's Prolog knows the GPUs of the whole Slurm job.
+                (Err(_), Some(other)) => other["gpus"].clone(),
+                (Err(detail), None) => {
+                    return Err(Failure::Refused { status: 0, field: Some("gpus".into()), detail });
+                }
+            };
+            body.insert("gpus".into(), chosen);
         }
         if has_same_pids(&status) {
             body.insert("pids".into(), json!([std::process::id()]));
         }
-        let of_environment = variable(JOB_ID);
-        if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|id| of_environment.as_ref() == Some(id)) {
-            self.replace(&mut body, &other).await;
+        if let Some(other) = &of_environment {
+            replace(&mut body, other);
         }
-        let with_control = body.clone();
-        let (job, address) = self.post_registration(body).await?;
+        let (job, address, with_control) = self.post_registration(body).await?;
         let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
         let (id, address) = (text("job_id"), address.clone());
         let lease = Duration::from_secs_f64(job["lease_s"].as_f64().unwrap_or(60.0).clamp(1.0, 86_400.0));
@@ -154,13 +163,26 @@ impl Reporter {
         Ok(address)
     }
 
-    /// Posts a registration. If the daemon refuses a part that only adds to the job, leaves that part out.
-    async fn post_registration(&self, mut body: Map<String, Value>) -> Result<(Value, &DaemonAddress), Failure> {
-        let mut has_replaced = false;
+    /// Posts a registration; returns the job, the address of its daemon, and the registration with the control that may
+    /// have been refused. If the daemon refuses a part that only adds to the job, leaves that part out.
+    async fn post_registration(
+        &self,
+        mut body: Map<String, Value>,
+    ) -> Result<(Value, &DaemonAddress, Map<String, Value>), Failure> {
+        let (mut has_replaced, mut is_refused, mut is_conflict) = (false, false, false);
         loop {
-            let wire = Value::Object(body.clone());
-            let failure = match self.daemon.call(Method::POST, "/v1/jobs", Some(&wire), REQUEST).await {
-                Ok(answer) => return Ok(answer),
+            let mut wire = body.clone();
+            if is_refused {
+                wire.insert("control".into(), false.into());
+            }
+            // So that the job of a script that replaces this one asks for control, too.
+            if let Some(Value::Object(tags)) = wire.get_mut("tags").filter(|_| is_conflict)
+                && tags.len() < JobSpec::MOST_TAGS
+            {
+                tags.insert(CONTROL_REFUSED.into(), "conflict".into());
+            }
+            let failure = match self.daemon.call(Method::POST, "/v1/jobs", Some(&Value::Object(wire)), REQUEST).await {
+                Ok((job, address)) => return Ok((job, address, body)),
                 Err(failure) => failure,
             };
             match &failure {
@@ -168,7 +190,7 @@ impl Reporter {
                 // was left behind.
                 Failure::Refused { status: 409, field: Some(field), detail } if field == "key" => {
                     match self.adopt(detail).await {
-                        Some(Ok(own)) => return Ok(own),
+                        Some(Ok((job, address))) => return Ok((job, address, body)),
                         Some(Err(left)) if !has_replaced => {
                             has_replaced = true;
                             body.insert("replaces".into(), left.into());
@@ -185,7 +207,7 @@ impl Reporter {
                     match self.find_of_slurm(&body["tags"]).await.filter(|_| !body.contains_key("replaces")) {
                         Some(other) if !has_replaced => {
                             has_replaced = true;
-                            self.replace(&mut body, &other).await;
+                            replace(&mut body, &other);
                         }
                         _ => {
                             body.remove("pids");
@@ -195,36 +217,33 @@ impl Reporter {
                 // Only other users work on one of the GPUs.
                 Failure::Refused { status: 403, field: Some(field), detail } if field == "control" => {
                     self.say(&format!("{detail}; the command's energy is recorded without control"));
-                    body.insert("control".into(), false.into());
+                    is_refused = true;
                 }
                 // Another task of the same Slurm job has replaced that registration, or it belongs to another user.
-                Failure::Refused { status: 403 | 404 | 409, .. } if body.contains_key("replaces") => {
+                Failure::Refused { status: 403 | 404 | 409, detail, .. }
+                    if body.contains_key("replaces") && !detail.contains(CONTROLLED) =>
+                {
                     body.remove("replaces");
                 }
-                Failure::Refused { status: 409, detail, .. } if body.get("control") != Some(&Value::Bool(false)) => {
-                    if let Some(found) = self.find_own().await {
-                        return Ok(found);
+                Failure::Refused { status: 409, detail, .. }
+                    if !is_refused && body.get("control") != Some(&Value::Bool(false)) =>
+                {
+                    if let Some((job, address)) = self.find_own().await {
+                        return Ok((job, address, body));
                     }
-                    if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|_| !has_replaced) {
+                    if !has_replaced
+                        && !body.contains_key("replaces")
+                        && let Some(other) = self.find_of_slurm(&body["tags"]).await
+                    {
                         has_replaced = true;
-                        self.replace(&mut body, &other).await;
+                        replace(&mut body, &other);
                         continue;
                     }
                     self.say(&format!("{detail}; the command's energy is recorded without control"));
-                    body.insert("control".into(), false.into());
+                    (is_refused, is_conflict) = (true, true);
                 }
                 _ => return Err(failure),
             }
-        }
-    }
-
-    /// Has the registration replace a job. A site that records a job without control does not want its replacement
-    /// controlled.
-    async fn replace(&self, body: &mut Map<String, Value>, job: &str) {
-        body.insert("replaces".into(), job.into());
-        let found = self.daemon.call(Method::GET, &format!("/v1/jobs/{job}"), None, REQUEST).await;
-        if found.is_ok_and(|(job, _)| job["control"] == false) {
-            body.insert("control".into(), false.into());
         }
     }
 
@@ -236,12 +255,16 @@ impl Reporter {
         Some((found.clone(), address))
     }
 
-    /// Returns the id of the job that Slurm's Prolog has registered for the same Slurm job, if nothing reports for it.
-    async fn find_of_slurm(&self, tags: &Value) -> Option<String> {
-        let (jobs, _) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+    /// Returns the job that Slurm's Prolog has registered for the same Slurm job, if nothing reports for it. The tag
+    /// does not tell it from the job of another task's `wattune run`.
+    async fn find_of_slurm(&self, tags: &Value) -> Option<Value> {
         let slurm = tags["slurm_job_id"].as_str()?;
-        let is_same = |job: &&Value| job["tags"]["slurm_job_id"] == slurm && job["progress_source"].is_null();
-        Some(jobs.as_array()?.iter().find(is_same)?["job_id"].as_str()?.to_owned())
+        let (jobs, _) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+        let is_same = |job: &&Value| {
+            let is_of_prolog = job["processes"]["slurm_job_id"].is_u64() || is_of_environment(job);
+            is_of_prolog && job["tags"]["slurm_job_id"] == slurm && job["progress_source"].is_null()
+        };
+        Some(jobs.as_array()?.iter().find(is_same)?.clone())
     }
 
     fn describe(&self, job: &Value, status: &Value) {
@@ -276,6 +299,20 @@ fn describe_unregistered(failure: &Failure, token: Option<&TokenSource>) -> Stri
         (Failure::Refused { .. }, _) => "is not registered",
     };
     format!("{failure}; the command {how}")
+}
+
+/// Returns true if the environment names this job: Slurm's TaskProlog does so.
+fn is_of_environment(job: &Value) -> bool {
+    variable(JOB_ID).is_some_and(|id| job["job_id"] == id)
+}
+
+/// Has a registration replace a job. A site that records a job without control does not want its replacement
+/// controlled, unless control was only refused because another job had it.
+fn replace(body: &mut Map<String, Value>, job: &Value) {
+    body.insert("replaces".into(), job["job_id"].clone());
+    if job["control"] == false && job["tags"][CONTROL_REFUSED].is_null() {
+        body.insert("control".into(), false.into());
+    }
 }
 
 /// Returns true if a job's only process is this one, as far as the daemon numbers processes in the same way.
