@@ -2,14 +2,16 @@
 
 use chrono::{DateTime, Local, Utc};
 
+use super::advice::{DaemonAdvice, Wanted};
 use super::due::{Due, Reading};
-use super::wish::{Wanted, Wish};
 
 /// Number of requests without an answer after which the planned time counts, or the daemon counts as gone.
 const MISSED: u32 = 2;
 /// Number of requests without an answer after which a command without a planned time does not wait any longer: a minute
 /// or so, in which a daemon that is restarted has come back.
 const MISSED_WITHOUT_PLAN: u32 = 30;
+/// Expected change of emissions, in percent, above which it is stated: a smaller one would be shown as 0 %.
+const STATED_PCT: f64 = 0.5;
 
 /// Reason why a command starts now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +50,16 @@ impl Reason {
 ///
 /// While the daemon answers, its request decides; while it does not, the last planned time does. At the latest start the
 /// command starts in any case.
-pub(super) fn why_start(wish: &Wish, latest: Option<&Due>, now: &Reading) -> Option<Reason> {
+pub(super) fn why_start(advice: &DaemonAdvice, latest: Option<&Due>, now: &Reading) -> Option<Reason> {
     if latest.is_some_and(|latest| latest.has_passed(now)) {
         return Some(Reason::LatestStart);
     }
-    if wish.failures == 0 && wish.wanted == Wanted::Run {
+    if advice.failures == 0 && advice.wanted == Wanted::Run {
         return Some(Reason::Planned);
     }
-    match wish.planned {
-        Some(planned) => (wish.failures >= MISSED && planned.has_passed(now)).then_some(Reason::Planned),
-        None => (wish.failures >= MISSED_WITHOUT_PLAN).then_some(Reason::NoDaemon),
+    match advice.planned {
+        Some(planned) => (advice.failures >= MISSED && planned.has_passed(now)).then_some(Reason::Planned),
+        None => (advice.failures >= MISSED_WITHOUT_PLAN).then_some(Reason::NoDaemon),
     }
 }
 
@@ -77,8 +79,8 @@ impl Announcement {
     }
 
     /// Returns whether this wait differs from the one that was announced last.
-    pub(super) fn is_due(&mut self, wish: &Wish) -> bool {
-        let new = (wish.planned.map(|planned| planned.wall()), wish.failures < MISSED);
+    pub(super) fn is_due(&mut self, advice: &DaemonAdvice) -> bool {
+        let new = (advice.planned.map(|planned| planned.wall()), advice.failures < MISSED);
         let is_new = match self.last {
             None => true,
             Some((_, answered)) if answered != new.1 => true,
@@ -93,13 +95,23 @@ impl Announcement {
 }
 
 /// Describes the wait for the start, and how the user can end it.
-pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> String {
-    let number = |key: &str| wish.advice[key].as_f64();
-    let staleness = describe_staleness(wish);
-    let mut text = format!("held until {}{staleness}", until(wish));
-    if let Some(saving) = number("expected_saving_pct").filter(|saving| staleness.is_empty() && *saving > 0.0) {
-        text += &format!(", {saving:.0} % less carbon expected than now");
-        if let (Some(low), Some(high)) = (number("saving_low_pct"), number("saving_high_pct")) {
+pub(super) fn describe_hold(advice: &DaemonAdvice, latest: Option<&Due>, pid: u32) -> String {
+    let number = |key: &str| advice.start[key].as_f64();
+    let staleness = describe_staleness(advice);
+    let mut text = format!("held until {}{staleness}", until(advice));
+    if let Some(saving) = number("expected_saving_pct").filter(|_| staleness.is_empty()) {
+        let is_cleaner = saving > STATED_PCT;
+        // Carbon and price are weighed, or other jobs come first: the daemon says which.
+        if let Some(reason) = reason_of(advice).filter(|_| !is_cleaner) {
+            // Without the start, which stands before the reason.
+            let why = reason.split_once(": ").map_or(reason, |(_, why)| why);
+            text += &format!(": {}", why.trim_end_matches('.'));
+        }
+        if let Some(change) = describe_change(saving) {
+            text += &format!(", {change} expected than now");
+        }
+        let interval = number("saving_low_pct").zip(number("saving_high_pct"));
+        if let Some((low, high)) = interval.filter(|_| is_cleaner) {
             text += &format!(" (80 % interval {low:.0} to {high:.0} %)");
         }
     }
@@ -109,12 +121,23 @@ pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> Stri
     text + &format!("; Ctrl-C cancels, `kill -USR1 {pid}` starts now")
 }
 
+/// Describes an expected saving of emissions, which is negative for a loss; `None` if it is too small to state.
+pub(super) fn describe_change(saving_pct: f64) -> Option<String> {
+    let less = if saving_pct < 0.0 { "more" } else { "less" };
+    (saving_pct.abs() > STATED_PCT).then(|| format!("{:.0} % {less} carbon", saving_pct.abs()))
+}
+
+/// Returns the daemon's reason for the start, in one sentence; `None` if it gave none.
+fn reason_of(advice: &DaemonAdvice) -> Option<&str> {
+    advice.start["reason"].as_str().filter(|reason| !reason.is_empty())
+}
+
 /// Describes the end of a hold. A planned start has the daemon's reason, if it gave one.
-pub(super) fn describe_start(reason: Reason, wish: &Wish, is_acknowledged: bool) -> String {
+pub(super) fn describe_start(reason: Reason, advice: &DaemonAdvice, is_acknowledged: bool) -> String {
     let why = match reason {
         Reason::StartNow => "as its user asked",
         Reason::LatestStart => "its latest start has come",
-        Reason::Planned | Reason::Resumed => match wish.advice["reason"].as_str().filter(|reason| !reason.is_empty()) {
+        Reason::Planned | Reason::Resumed => match reason_of(advice) {
             Some(reason) => &format!("as planned ({})", reason.trim_end_matches('.')),
             None => "its planned start has come",
         },
@@ -123,34 +146,34 @@ pub(super) fn describe_start(reason: Reason, wish: &Wish, is_acknowledged: bool)
     if is_acknowledged {
         return format!("starts the command: {why}");
     }
-    format!("starts the command: {why}; the daemon {} now, and will be informed later", failing(wish))
+    format!("starts the command: {why}; the daemon {} now, and will be informed later", failing(advice))
 }
 
 /// Describes a suspension, and how the user can end it.
-pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
+pub(super) fn describe_suspension(advice: &DaemonAdvice, pid: u32) -> String {
     format!(
         "suspended until {}{}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now",
-        until(wish),
-        describe_staleness(wish)
+        until(advice),
+        describe_staleness(advice)
     )
 }
 
 /// Formats the planned end of a wait.
-fn until(wish: &Wish) -> String {
-    wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()))
+fn until(advice: &DaemonAdvice) -> String {
+    advice.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()))
 }
 
 /// Describes why the planned end of a wait may be out of date; empty while the daemon answers.
-fn describe_staleness(wish: &Wish) -> String {
-    if wish.failures < MISSED {
+fn describe_staleness(advice: &DaemonAdvice) -> String {
+    if advice.failures < MISSED {
         return String::new();
     }
-    format!(", by the daemon's last plan; it {} now", failing(wish))
+    format!(", by the daemon's last plan; it {} now", failing(advice))
 }
 
 /// Describes what the daemon does with the command's messages while they fail.
-fn failing(wish: &Wish) -> &'static str {
-    if wish.is_refused { "refuses this job's messages" } else { "does not answer" }
+fn failing(advice: &DaemonAdvice) -> &'static str {
+    if advice.is_refused { "refuses this job's messages" } else { "does not answer" }
 }
 
 /// Formats a time in the local time zone, with its offset from UTC, which distinguishes the two equal hours of a night
@@ -181,58 +204,59 @@ mod tests {
 
     #[test]
     fn a_command_starts_when_the_daemon_says_so_or_is_gone() {
-        let wish = |wanted, failures, planned: Option<f64>| Wish {
+        let advice = |wanted, failures, planned: Option<f64>| DaemonAdvice {
             wanted,
             failures,
             planned: planned.map(due),
-            ..Wish::default()
+            ..DaemonAdvice::default()
         };
         let table = [
-            (wish(Wanted::Hold, 0, Some(60.0)), 99.0, None),
-            (wish(Wanted::Run, 0, Some(60.0)), 99.0, Some(Reason::Planned)),
+            (advice(Wanted::Hold, 0, Some(60.0)), 99.0, None),
+            (advice(Wanted::Run, 0, Some(60.0)), 99.0, Some(Reason::Planned)),
             // It plans anew, and holds past the time that it planned before.
-            (wish(Wanted::Hold, 0, Some(-60.0)), 99.0, None),
-            (wish(Wanted::Hold, 1, Some(-60.0)), 99.0, None),
-            (wish(Wanted::Hold, 2, Some(-60.0)), 99.0, Some(Reason::Planned)),
-            (wish(Wanted::Hold, 500, Some(60.0)), 99.0, None),
-            (wish(Wanted::Hold, 29, None), 99.0, None),
-            (wish(Wanted::Hold, 30, None), 99.0, Some(Reason::NoDaemon)),
+            (advice(Wanted::Hold, 0, Some(-60.0)), 99.0, None),
+            (advice(Wanted::Hold, 1, Some(-60.0)), 99.0, None),
+            (advice(Wanted::Hold, 2, Some(-60.0)), 99.0, Some(Reason::Planned)),
+            (advice(Wanted::Hold, 500, Some(60.0)), 99.0, None),
+            (advice(Wanted::Hold, 29, None), 99.0, None),
+            (advice(Wanted::Hold, 30, None), 99.0, Some(Reason::NoDaemon)),
             // The latest start counts in every case.
-            (wish(Wanted::Hold, 0, Some(60.0)), 0.0, Some(Reason::LatestStart)),
-            (wish(Wanted::Hold, 9, Some(60.0)), -1.0, Some(Reason::LatestStart)),
-            (wish(Wanted::Suspend, 0, None), -1.0, Some(Reason::LatestStart)),
+            (advice(Wanted::Hold, 0, Some(60.0)), 0.0, Some(Reason::LatestStart)),
+            (advice(Wanted::Hold, 9, Some(60.0)), -1.0, Some(Reason::LatestStart)),
+            (advice(Wanted::Suspend, 0, None), -1.0, Some(Reason::LatestStart)),
         ];
-        for (wish, latest, expected) in table {
-            assert_eq!(why_start(&wish, Some(&due(latest)), &now()), expected, "{wish:?}, latest in {latest} s");
+        for (advice, latest, expected) in table {
+            assert_eq!(why_start(&advice, Some(&due(latest)), &now()), expected, "{advice:?}, latest in {latest} s");
         }
     }
 
     #[test]
     fn an_answer_is_announced_when_it_changes() {
-        let wish = |seconds: f64, failures| Wish { planned: Some(due(seconds)), failures, ..Wish::default() };
+        let advice =
+            |seconds: f64, failures| DaemonAdvice { planned: Some(due(seconds)), failures, ..DaemonAdvice::default() };
         for (is_terminal, expected) in [(true, [true, false, true, true]), (false, [true, false, false, true])] {
             let mut announcement = Announcement::to(is_terminal);
-            let each = [wish(0.0, 0), wish(59.0, 1), wish(600.0, 0), wish(600.0, 2)];
-            assert_eq!(each.map(|wish| announcement.is_due(&wish)), expected, "terminal: {is_terminal}");
+            let each = [advice(0.0, 0), advice(59.0, 1), advice(600.0, 0), advice(600.0, 2)];
+            assert_eq!(each.map(|advice| announcement.is_due(&advice)), expected, "terminal: {is_terminal}");
         }
     }
 
     #[test]
     fn a_wait_is_described() {
-        let advice = json!({"expected_saving_pct": 12.3, "saving_low_pct": 8.4, "saving_high_pct": 15.6});
-        let wish = Wish { planned: Some(due(60.0)), advice, ..Wish::default() };
-        let text = describe_hold(&wish, Some(&due(3600.0)), 7);
+        let start = json!({"expected_saving_pct": 12.3, "saving_low_pct": 8.4, "saving_high_pct": 15.6});
+        let advice = DaemonAdvice { planned: Some(due(60.0)), start, ..DaemonAdvice::default() };
+        let text = describe_hold(&advice, Some(&due(3600.0)), 7);
         for part in ["held until ", "12 % less carbon", "interval 8 to 16 %", "latest start", "kill -USR1 7"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let silent = Wish { failures: 2, ..wish };
+        let silent = DaemonAdvice { failures: 2, ..advice };
         assert!(describe_hold(&silent, None, 7).contains("does not answer"));
         assert!(describe_suspension(&silent, 7).contains("does not answer"));
         let text = describe_start(Reason::LatestStart, &silent, false);
         assert!(text.contains("latest start has come; the daemon does not answer now"), "{text}");
         assert!(describe_start(Reason::Planned, &silent, true).ends_with("its planned start has come"));
         // A daemon that answers, but accepts nothing.
-        let refused = Wish { is_refused: true, ..silent };
+        let refused = DaemonAdvice { is_refused: true, ..silent };
         for text in [
             describe_hold(&refused, None, 7),
             describe_suspension(&refused, 7),
@@ -240,8 +264,31 @@ mod tests {
         ] {
             assert!(text.contains("refuses this job's messages now") && !text.contains("answer"), "{text}");
         }
-        let advice = json!({"reason": "Starting at once: no later start is expected to be better."});
-        let text = describe_start(Reason::Planned, &Wish { advice, ..Wish::default() }, true);
+        let start = json!({"reason": "Starting at once: no later start is expected to be better."});
+        let text = describe_start(Reason::Planned, &DaemonAdvice { start, ..DaemonAdvice::default() }, true);
         assert!(text.ends_with("as planned (Starting at once: no later start is expected to be better)"), "{text}");
+    }
+
+    #[test]
+    fn a_wait_that_saves_no_carbon_is_described_by_its_reason() {
+        let priced = "Starting at 2026-11-26 02:10 UTC: carbon and price, as weighed, are expected to be 3.2 % lower \
+                      than when starting at once.";
+        let priced_why = ": carbon and price, as weighed, are expected to be 3.2 % lower than when starting at once";
+        let table = [
+            (12.0, priced, ", 12 % less carbon expected than now (80 % interval 1 to 2 %);".to_owned()),
+            (0.5, priced, format!("{priced_why};")),
+            (0.0, priced, format!("{priced_why};")),
+            (-4.2, priced, format!("{priced_why}, 4 % more carbon expected than now;")),
+            (-0.2, "", ";".to_owned()),
+        ];
+        for (saving, reason, expected) in table {
+            let start = json!({
+                "expected_saving_pct": saving, "saving_low_pct": 1.0, "saving_high_pct": 2.0, "reason": reason,
+            });
+            let advice = DaemonAdvice { planned: Some(due(60.0)), start, ..DaemonAdvice::default() };
+            let until = format!("held until {}{expected} Ctrl-C", local(due(60.0).wall()));
+            let text = describe_hold(&advice, None, 7);
+            assert!(text.starts_with(&until), "{until}: {text}");
+        }
     }
 }

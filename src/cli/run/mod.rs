@@ -1,28 +1,30 @@
 //! `wattune run`: runs a command as a job, without any change to the command.
 
+mod advice;
 mod allocation;
 mod args;
 mod child;
-mod course;
 mod due;
 mod environment;
 mod folder;
 mod gpus;
 mod hold;
-mod journal;
 mod key_lock;
 mod key_wait;
 mod launch;
+mod lifecycle;
 mod lines;
 mod link;
 mod offers;
 mod posts;
+mod preparation;
 mod progress;
+mod ranks;
 mod release;
 mod reporter;
 mod request;
 mod summary;
-mod wish;
+mod wait_log;
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -31,28 +33,29 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::advice::{DaemonAdvice, Stage};
 use self::allocation::Allocation;
 pub(super) use self::args::Args;
 use self::child::{Child, Signals};
-use self::course::{Course, Ended, Stops};
-use self::due::{Due, Reading};
 pub(super) use self::environment::VARIABLES;
-use self::environment::{PROGRESS_SOCKET, say, say_lines, variable};
+use self::environment::{PROGRESS_SOCKET, is_of_another_slurm_job, say, say_lines, variable};
 use self::folder::RunFolder;
 use self::gpus::Visible;
-use self::hold::local_with_date;
-use self::journal::Journal;
-use self::key_lock::{KeyLock, KeyLockError};
 use self::key_wait::KeyWait;
 use self::launch::{Launcher, unreceived};
+use self::lifecycle::{Ended, Lifecycle};
 use self::lines::Latest;
-use self::link::Link;
+use self::link::{DaemonChannel, Link};
+use self::preparation::Preparation;
+use self::progress::Message;
+use self::ranks::Ranks;
 use self::reporter::{Answer, End, Outcome, Reporter};
 use self::request::Registration;
 use self::summary::Summary;
-use self::wish::{Stage, Wish};
+use self::wait_log::WaitLog;
 use super::ask::DaemonAddress;
 use super::daemon::Daemon;
 use super::output::{Exit, check_writable, deliver, to_json};
@@ -65,12 +68,6 @@ const REGISTRATION: Duration = Duration::from_secs(3);
 const ENDING: Duration = Duration::from_secs(5);
 /// Time between two attempts to register with a daemon that is being restarted.
 const RESTART_EVERY: Duration = Duration::from_millis(500);
-/// Time that a command has to save and exit, as a multiple of the time that it takes to save, and at least.
-const GRACES: f64 = 3.0;
-const SHORTEST_GRACE_S: f64 = 60.0;
-const LONGEST_GRACE_S: f64 = 86_400.0;
-/// Time in seconds that a command is assumed to take to save, if no flag states it.
-const CHECKPOINT_S: f64 = 120.0;
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
 /// Exit code of a command whose batch script Slurm starts again later (`EX_TEMPFAIL`): the rest of the script is not to run.
@@ -113,67 +110,114 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     if let Some(why) = why_unregistered() {
         return Ok(run_unregistered(args, why, &mut signals, begun).await);
     }
-    let _lock = match registration.key().map(|key| lock_key(key, &addresses, args)).transpose() {
-        Ok(lock) => lock.flatten(),
+    let preparation = match Preparation::of(args, &addresses, &registration) {
+        Ok(preparation) => preparation,
         Err(why) => return Ok(wrong_use(&why)),
     };
-    let stage = if registration.is_held() { Stage::Held } else { Stage::Running };
-    let now = Reading::now();
-    let latest = registration.latest(&now);
-    if !args.quiet {
-        say_what_has_passed(&registration, latest.as_ref(), &now);
-    }
-    let stops = stops_of(&registration);
-    if stops.is_some() {
-        child::adopt_orphans();
-    }
+    let registered = match register(args, &preparation, daemon, addresses, registration, &mut signals).await {
+        Ok(registered) => registered,
+        Err(exit) => return Ok(exit),
+    };
+    let followed = follow(args, &preparation, registered, &mut signals).await;
+    Ok(finish(args, followed, &mut signals, begun).await)
+}
+
+/// Parts of a run once its registration has been attempted.
+struct Registered {
+    /// True if a daemon has registered the job.
+    is_registered: bool,
+    /// Addresses at which the daemon answers, or a daemon that starts later will.
+    addresses: Vec<DaemonAddress>,
+    reporter: Reporter,
+    daemon: DaemonChannel,
+    folder: Option<RunFolder>,
+    lines: Latest,
+    progress: (mpsc::Sender<Message>, mpsc::Receiver<Message>),
+}
+
+/// Registers the job, or finds that the command runs without one, at least at first.
+///
+/// # Errors
+/// The result of the run, if the command is not to run.
+async fn register(
+    args: &Args,
+    preparation: &Preparation,
+    daemon: Daemon,
+    addresses: Vec<DaemonAddress>,
+    registration: Registration,
+    signals: &mut Signals,
+) -> Result<Registered, Exit> {
+    let stage = preparation.stage;
     let (to, messages) = mpsc::channel(MESSAGES);
     let lines = Latest::of(args.log_progress.clone());
     let folder = RunFolder::create().map_err(|error| say(&unreceived(&error.into()))).ok();
-    let has_offer = registration.has_offer();
     let job_file = folder.as_ref().map(RunFolder::job);
-    let (guide, link) = Link::new(stage, latest);
+    let (channel, link) = Link::new(stage, preparation.latest);
     let mut reporter = Reporter::new(daemon, registration, Visible::read(), lines.clone(), job_file, link, args.quiet);
-    let registered = tokio::select! {
-        registered = register(&mut reporter, stage, args.quiet) => registered,
+    let answer = tokio::select! {
+        answer = find_daemon(&mut reporter, stage, args.quiet) => answer,
         // The user gave up before the command began.
         code = signals.ending() => {
             let _ = timeout(ENDING, reporter.run(messages, at_once())).await;
-            return Ok(Exit::Code(code));
+            return Err(Exit::Code(code));
         }
     };
-    let answering = match registered {
-        Ok(answering) => answering,
-        Err(why) => return Ok(wrong_use(&why)),
-    };
+    let answering = answer.map_err(|why| wrong_use(&why))?;
     let is_registered = answering.is_some();
     if stage == Stage::Held && !is_registered && !args.quiet {
         say("no daemon plans the start, so the command starts at once");
     }
-    // A daemon that starts later answers at one of the addresses.
     let addresses = answering.map_or(addresses, |address| vec![address]);
+    Ok(Registered { is_registered, addresses, reporter, daemon: channel, folder, lines, progress: (to, messages) })
+}
+
+/// Parts of a run once its command has ended, or is not to start in this process.
+struct Followed<'a> {
+    ended: Ended,
+    wait_log: WaitLog,
+    last_advice: DaemonAdvice,
+    reporting: JoinHandle<Outcome>,
+    launcher: Launcher<'a>,
+}
+
+/// Runs the command to its end, while the reporter passes its progress on, and has the reporter end the job.
+async fn follow<'a>(
+    args: &'a Args,
+    preparation: &Preparation,
+    registered: Registered,
+    signals: &mut Signals,
+) -> Followed<'a> {
+    let Registered { is_registered, addresses, reporter, daemon, folder, lines, progress: (to, messages) } = registered;
+    let stage = preparation.stage;
     let (end, ending) = oneshot::channel();
     let reporting = tokio::spawn(reporter.run(messages, ending));
     let launcher = Launcher::prepare(args, addresses, folder, &to, lines).await;
-    let mut course = Course {
+    let mut lifecycle = Lifecycle {
         launcher: &launcher,
-        guide,
-        signals: &mut signals,
-        latest,
-        stops,
-        allocation: if has_offer && is_registered { find_allocation(args.quiet).await } else { None },
+        daemon,
+        signals,
+        latest: preparation.latest,
+        stops: preparation.stops,
+        allocation: if preparation.has_offer && is_registered { find_allocation(args.quiet).await } else { None },
         is_quiet: args.quiet,
-        journal: Journal::new(stage == Stage::Held),
+        wait_log: WaitLog::new(stage == Stage::Held),
         ignored: 0,
     };
-    let ended = course.follow(stage, args.start.start_now || !is_registered).await;
-    let (journal, last_wish) = (course.journal, course.guide.wish());
+    let ended = lifecycle.follow(stage, args.start.start_now || !is_registered).await;
+    let (wait_log, last_advice) = (lifecycle.wait_log, lifecycle.daemon.advice());
     let _ = end.send(if ended == Ended::Requeued { End::Left } else { End::Over });
+    Followed { ended, wait_log, last_advice, reporting, launcher }
+}
+
+/// Waits for the job's account, and for status posts that are still to be forwarded. Prints the summary, and writes it
+/// to the file that `--json` names.
+async fn finish(args: &Args, followed: Followed<'_>, signals: &mut Signals, begun: Seconds) -> Exit {
+    let Followed { ended, wait_log, last_advice, reporting, launcher } = followed;
     let outcome = tokio::select! {
         outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok),
         _ = signals.ending() => None,
     };
-    let outcome = outcome.unwrap_or_else(|| unanswered(last_wish));
+    let outcome = outcome.unwrap_or_else(|| unanswered(last_advice));
     if let Some(posts) = launcher.finish() {
         posts.finish(ENDING).await;
     }
@@ -182,12 +226,12 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         Ended::Done(code) | Ended::NotStarted(code) => code,
         Ended::Requeued => REQUEUED,
     };
-    let summary = Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal };
+    let summary = Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, wait_log: &wait_log };
     if let Some(text) = summary.text().filter(|_| !args.quiet && matches!(ended, Ended::Done(_))) {
         let _ = writeln!(std::io::stderr(), "wattune: {text}");
     }
     write_json(args, &summary);
-    Ok(Exit::Code(exit_code))
+    Exit::Code(exit_code)
 }
 
 /// Returns the addresses of the daemon, and the registration of the command.
@@ -204,16 +248,9 @@ fn wrong_use(why: &str) -> Exit {
     Exit::Code(WRONG_USE)
 }
 
-/// Returns how the command is asked to save and exit; `None` if it does not offer to be suspended.
-fn stops_of(registration: &Registration) -> Option<Stops> {
-    let (signal, checkpoint_s) = registration.suspend()?;
-    let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).clamp(SHORTEST_GRACE_S, LONGEST_GRACE_S);
-    Some(Stops { signal: offers::number_of(signal).unwrap_or(15), grace: Duration::from_secs_f64(grace) })
-}
-
 /// Returns the result of a run at whose end the daemon did not answer.
-fn unanswered(last_wish: Wish) -> Outcome {
-    let Wish { job, advice: start, stops: suspend, .. } = last_wish;
+fn unanswered(last_advice: DaemonAdvice) -> Outcome {
+    let DaemonAdvice { job, start, suspend, .. } = last_advice;
     let problem = Some("the daemon does not answer; the job ends when its lease expires".to_owned());
     Outcome { jobs: job.into_iter().collect(), start, suspend, problem, ..Outcome::default() }
 }
@@ -244,46 +281,9 @@ async fn run_unregistered(args: &Args, why: &str, signals: &mut Signals, begun: 
     let exit_code = attend(command, signals).await;
     let outcome = Outcome { problem: Some(format!("not registered: {why}")), ..Outcome::default() };
     let wall_s = (shared_monotonic() - begun).get();
-    let journal = Journal::new(false);
-    write_json(args, &Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal });
+    let wait_log = WaitLog::new(false);
+    write_json(args, &Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, wait_log: &wait_log });
     Exit::Code(exit_code)
-}
-
-/// Locks the key on this machine. Returns `None` if that is impossible: the daemon alone then sees to it that the key has
-/// one process.
-///
-/// # Errors
-/// The reason why the command is not to run: another process on this machine has the key.
-fn lock_key(key: &str, addresses: &[DaemonAddress], args: &Args) -> Result<Option<KeyLock>, String> {
-    match KeyLock::take(key, addresses) {
-        Ok(lock) => Ok(Some(lock)),
-        Err(taken @ KeyLockError::Taken(holder)) => {
-            // A command that runs already would get the signal itself.
-            let start = holder.filter(|_| args.start.start_now).map(|pid| {
-                format!("; if it is still waiting for its start, `kill -USR1 {pid}` starts it without the daemon")
-            });
-            Err(format!("{taken}, so the command does not start here{}", start.unwrap_or_default()))
-        }
-        Err(KeyLockError::Io(error)) => {
-            if !args.quiet {
-                say(&format!(
-                    "the key is not locked on this machine ({error}): while no daemon answers, another process may \
-                     run it, too"
-                ));
-            }
-            Ok(None)
-        }
-    }
-}
-
-fn say_what_has_passed(registration: &Registration, latest: Option<&Due>, now: &Reading) {
-    if registration.deadline().is_some_and(|deadline| deadline < now.wall) {
-        say("the deadline has passed already, so the job runs as fast as it can");
-    }
-    if let Some(latest) = latest.filter(|latest| latest.left(now).get() < 0.0) {
-        let latest = local_with_date(latest.wall());
-        say(&format!("the latest start, {latest}, has passed, so the command starts at once"));
-    }
 }
 
 /// Writes the summary to the file that `--json` names.
@@ -294,11 +294,12 @@ fn write_json(args: &Args, summary: &Summary<'_>) {
     }
 }
 
-/// Registers the job, and returns the address of its daemon; `None` if the command runs without a job, at least at first.
+/// Registers the job, and returns the address of its daemon; `None` if the command runs without a job, at least at
+/// first. Tries again while a daemon is being restarted, or another job is about to free the key.
 ///
 /// # Errors
 /// The reason why the command is not to run: a value that the user gave is wrong, or another process runs the job.
-async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Result<Option<DaemonAddress>, String> {
+async fn find_daemon(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Result<Option<DaemonAddress>, String> {
     let begun = Instant::now();
     let mut key_wait = KeyWait::default();
     loop {
@@ -334,12 +335,13 @@ fn at_once() -> oneshot::Receiver<End> {
 
 /// Returns why this process registers no job; `None` if it does.
 fn why_unregistered() -> Option<&'static str> {
+    let get = |name: &str| std::env::var(name).ok();
     let answers = |path: String| std::os::unix::net::UnixDatagram::unbound().and_then(|s| s.connect(path)).is_ok();
-    if variable(PROGRESS_SOCKET).is_some_and(answers) {
+    if variable(PROGRESS_SOCKET).is_some_and(answers) && !is_of_another_slurm_job(get) {
         return Some("another `wattune run` registers the job");
     }
-    let rank: Option<u32> = variable("LOCAL_RANK").and_then(|rank| rank.parse().ok());
-    rank.is_some_and(|rank| rank > 0).then_some("the process with local rank 0 registers the job with all GPUs")
+    let rank = Ranks::detect(get).local_rank;
+    (rank > 0).then_some("the process with local rank 0 registers the job with all GPUs")
 }
 
 /// Runs the command, passes signals on, and returns its exit code.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 
+use super::advice::Stage;
 use super::args::Args;
 use super::due::{Due, Reading};
-use super::wish::Stage;
 use crate::cli::slurm::facts::{LABELS, accepted_name, accepted_value};
 use crate::cli::values::{name_flag, time_of};
 use wattune_core::domain::JobSpec;

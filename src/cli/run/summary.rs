@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::journal::Journal;
+use super::hold::describe_change;
 use super::reporter::Outcome;
+use super::wait_log::WaitLog;
 use wattune_core::domain::{ProgressSource, legible};
 
 /// Result of the command and of its job, for the user.
@@ -15,7 +16,7 @@ pub(super) struct Summary<'a> {
     pub(super) exit_code: u8,
     pub(super) wall_s: f64,
     pub(super) outcome: &'a Outcome,
-    pub(super) journal: &'a Journal,
+    pub(super) wait_log: &'a WaitLog,
 }
 
 impl Summary<'_> {
@@ -31,7 +32,7 @@ impl Summary<'_> {
             "problem": problem,
             "start": start,
             "suspend": suspend,
-            "waits": self.journal,
+            "waits": self.wait_log,
             "account": account,
         })
     }
@@ -47,7 +48,7 @@ impl Summary<'_> {
             return Some(format!("no summary: {why}"));
         };
         let label = if account["simulated"].as_bool() == Some(true) { " on simulated GPUs" } else { "" };
-        let (name, ran) = (legible(account["name"].as_str().unwrap_or_default()), duration(self.journal.ran_s));
+        let (name, ran) = (legible(account["name"].as_str().unwrap_or_default()), duration(self.wait_log.ran_s));
         let mut text = format!("{name} ran {ran}{label}");
         let mut line = |name: &str, value: String| {
             let _ = write!(text, "\n  {name:<9} {value}");
@@ -74,12 +75,12 @@ impl Summary<'_> {
             }
         }
         let time = &saving["time_increase_pct"]["mean"];
-        if let Some(held_s) = self.journal.held_s() {
-            let expected = self.journal.expected_saving_pct.filter(|saving| *saving >= 0.5);
-            let expected = expected.map(|saving| format!("; {saving:.0} % less carbon was expected than at once"));
+        if let Some(held_s) = self.wait_log.held_s() {
+            let change = self.wait_log.expected_saving_pct.and_then(describe_change);
+            let expected = change.map(|change| format!("; {change} was expected than at once"));
             line("held", format!("{} before the start{}", duration(held_s), expected.unwrap_or_default()));
         }
-        if let (stops @ 1.., gone_s) = self.journal.gone_s() {
+        if let (stops @ 1.., gone_s) = self.wait_log.gone_s() {
             let times = if stops == 1 { "once".into() } else { format!("{stops} times") };
             line("stopped", format!("{times}, for {} in all", duration(gone_s)));
         }
@@ -178,14 +179,14 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::run::journal::Stop;
+    use crate::cli::run::wait_log::Stop;
 
     fn text(account: Option<Value>, source: Option<ProgressSource>, problem: Option<&str>) -> Option<String> {
         let problem = problem.map(Into::into);
         let outcome = Outcome { jobs: vec!["j".into()], account, source, problem, ..Outcome::default() };
-        let mut journal = Journal::new(false);
-        journal.ran_s = 723.4;
-        Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, journal: &journal }.text()
+        let mut wait_log = WaitLog::new(false);
+        wait_log.ran_s = 723.4;
+        Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, wait_log: &wait_log }.text()
     }
 
     #[test]
@@ -195,17 +196,19 @@ mod tests {
         let stop = Stop { asked_at: begin, stopped_at: at(300), exit_code: Some(0), resumed_at: at(360) };
         // The user ended the job during its second stop.
         let last = Stop { resumed_at: None, ..stop.clone() };
-        let mut journal = Journal::new(true);
-        (journal.asked_at, journal.started_at, journal.stops) = (at(0), at(115), vec![stop, last]);
-        journal.ran_s = 200.5;
+        let mut wait_log = WaitLog::new(true);
+        (wait_log.asked_at, wait_log.started_at, wait_log.stops) = (at(0), at(115), vec![stop, last]);
+        (wait_log.ran_s, wait_log.expected_saving_pct) = (200.5, Some(-4.2));
         let outcome =
             Outcome { jobs: vec!["j".into()], account: Some(json!({ "name": "echo" })), ..Outcome::default() };
         let summary =
-            Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, journal: &journal };
+            Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, wait_log: &wait_log };
         let text = summary.text().expect("a summary");
-        for part in
-            ["echo ran 3 min 20 s", "held      1 min 55 s before the start", "stopped   once, for 1 min 0 s in all"]
-        {
+        for part in [
+            "echo ran 3 min 20 s",
+            "held      1 min 55 s before the start; 4 % more carbon was expected than at once",
+            "stopped   once, for 1 min 0 s in all",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(summary.json()["wall_s"], 723.4);

@@ -15,13 +15,13 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::advice::Stage;
 use super::environment::say;
 use super::gpus::Visible;
 use super::lines::Latest;
 use super::link::Link;
 use super::progress::{Follower, Message};
 use super::request::Registration;
-use super::wish::Stage;
 use crate::cli::ask::{DaemonAddress, TokenSource};
 use crate::cli::daemon::{Daemon, Failure};
 use wattune_core::domain::{JobId, ProgressSource};
@@ -67,7 +67,7 @@ pub(super) struct Reporter {
     own: Vec<String>,
     /// Registration with control, while another job controls a GPU; it is tried again.
     uncontrolled: Option<serde_json::Map<String, Value>>,
-    /// Connection to the course of the command.
+    /// Connection to the lifecycle of the command.
     link: Link,
     /// File for the id of the job that this process has registered last: code of the command may replace that job.
     job_file: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! The daemon's request to a command that offered to wait or to stop, as of its last answer.
+//! The daemon's advice to a command that offered to wait or to stop, as of its last answer.
 
 use serde_json::Value;
 
@@ -39,9 +39,10 @@ pub(super) enum Wanted {
     Suspend,
 }
 
-/// The daemon's last answer about the command, and the number of failed requests since.
+/// The daemon's last answer about the command, which the command follows while the daemon answers, and the number of
+/// failed requests since.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Wish {
+pub(super) struct DaemonAdvice {
     pub(super) wanted: Wanted,
     /// Planned time of the next change; `None` if the daemon did not name one.
     pub(super) planned: Option<Due>,
@@ -57,13 +58,13 @@ pub(super) struct Wish {
     pub(super) failures: u32,
     /// True if the daemon refused the last of these requests, and so is there.
     pub(super) is_refused: bool,
-    /// The advice about the start, as in `start` of the job's view; null if there is none.
-    pub(super) advice: Value,
+    /// The chosen start, as in `start` of the job's view; null if there is none.
+    pub(super) start: Value,
     /// The stops so far, as in `suspend` of the job's view; null if there are none.
-    pub(super) stops: Value,
+    pub(super) suspend: Value,
 }
 
-impl Wish {
+impl DaemonAdvice {
     /// Applies an answer of the daemon: a job's view, or the answer to a report. `clock` is the daemon's clock if it
     /// differs from this machine's.
     pub(super) fn apply(&mut self, answer: &Value, now: &Reading, clock: Option<&OtherClock>) {
@@ -71,7 +72,7 @@ impl Wish {
         if answer["phase"].is_string() {
             self.acknowledged = Some(Stage::of_phase(&answer["phase"]));
         }
-        for (kept, key) in [(&mut self.advice, "start"), (&mut self.stops, "suspend")] {
+        for (kept, key) in [(&mut self.start, "start"), (&mut self.suspend, "suspend")] {
             if answer[key].is_object() {
                 *kept = answer[key].clone();
             }
@@ -116,15 +117,15 @@ mod tests {
             (json!({"phase": "waiting"}), Wanted::Run, None),
         ];
         for (answer, wanted, planned) in table {
-            let mut wish = Wish { failures: 3, is_refused: true, ..Wish::default() };
-            wish.apply(&answer, &now, None);
-            assert_eq!((wish.wanted, wish.failures, wish.is_refused), (wanted, 0, false), "{answer}");
-            assert_eq!(wish.planned.map(|due| due.left(&now).get()), planned, "{answer}");
+            let mut advice = DaemonAdvice { failures: 3, is_refused: true, ..DaemonAdvice::default() };
+            advice.apply(&answer, &now, None);
+            assert_eq!((advice.wanted, advice.failures, advice.is_refused), (wanted, 0, false), "{answer}");
+            assert_eq!(advice.planned.map(|due| due.left(&now).get()), planned, "{answer}");
         }
         // A daemon whose clock is a year ahead.
-        let mut wish = Wish::default();
+        let mut advice = DaemonAdvice::default();
         let ahead = OtherClock::of(&json!({"now": "1971-01-01T00:00:00Z"}), now);
-        wish.apply(&json!({"phase": "held", "until": "1971-01-01T00:01:00Z"}), &now, ahead.as_ref());
-        assert_eq!(wish.planned.map(|due| due.wall()), Some(now.wall + TimeDelta::minutes(1)));
+        advice.apply(&json!({"phase": "held", "until": "1971-01-01T00:01:00Z"}), &now, ahead.as_ref());
+        assert_eq!(advice.planned.map(|due| due.wall()), Some(now.wall + TimeDelta::minutes(1)));
     }
 }

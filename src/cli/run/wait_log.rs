@@ -1,4 +1,4 @@
-//! The waits and stops of a command, for the summary.
+//! The log of a command's waits and stops, for the summary.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::hold::Reason;
 
 /// Waiting times and suspensions of a command so far.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Journal {
+pub(super) struct WaitLog {
     /// Time at which the command asked for its start; `None` if it was not held.
     pub(super) asked_at: Option<DateTime<Utc>>,
     /// Time of the first start; `None` if the command was not held, or did not start.
@@ -16,6 +16,7 @@ pub(super) struct Journal {
     /// Reason for the first start: as in the API, or `no_daemon`.
     pub(super) start_reason: Option<&'static str>,
     /// Reduction of emissions in percent that the daemon expected of the wait when it began; `None` if it was not known.
+    /// If carbon and price are weighed, it may be zero or negative.
     pub(super) expected_saving_pct: Option<f64>,
     pub(super) stops: Vec<Stop>,
     /// Time in seconds for which the command has run, on the monotonic clock, which stands still while the machine sleeps.
@@ -35,8 +36,8 @@ pub(super) struct Stop {
     pub(super) resumed_at: Option<DateTime<Utc>>,
 }
 
-impl Journal {
-    /// Creates the journal of a command; `is_held` is true if the command waits for its start.
+impl WaitLog {
+    /// Creates the log of a command; `is_held` is true if the command waits for its start.
     pub(super) fn new(is_held: bool) -> Self {
         let asked_at = is_held.then(|| Reading::now().wall);
         Self {

@@ -1,4 +1,5 @@
-//! The course of a command that may wait for its start and be stopped meanwhile: held, run, suspended, resumed, ended.
+//! The lifecycle of a command that may wait for its start and be stopped meanwhile: held, run, suspended, resumed,
+//! ended.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -6,15 +7,15 @@ use std::time::Duration;
 use signal_hook::consts::SIGUSR1;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::advice::{DaemonAdvice, Stage, Wanted};
 use super::allocation::Allocation;
 use super::child::{self, Signals, children, is_ending, of_signal};
 use super::due::{Due, Reading};
 use super::environment::say;
 use super::hold::{Announcement, Reason, describe_hold, describe_start, describe_suspension, why_start};
-use super::journal::Journal;
 use super::launch::{Launcher, Started};
-use super::link::Guide;
-use super::wish::{Stage, Wanted, Wish};
+use super::link::DaemonChannel;
+use super::wait_log::WaitLog;
 
 /// Time between two readings of the clocks while the command waits.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -44,7 +45,7 @@ pub(super) struct Stops {
     pub(super) grace: Duration,
 }
 
-/// Result of [`Course::follow`].
+/// Result of [`Lifecycle::follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The command ended with this exit code.
@@ -56,9 +57,9 @@ pub(super) enum Ended {
 }
 
 /// Command, with its offers to wait for its start and to be suspended.
-pub(super) struct Course<'a> {
+pub(super) struct Lifecycle<'a> {
     pub(super) launcher: &'a Launcher<'a>,
-    pub(super) guide: Guide,
+    pub(super) daemon: DaemonChannel,
     pub(super) signals: &'a mut Signals,
     /// Latest start; `None` for a command that is not held.
     pub(super) latest: Option<Due>,
@@ -66,9 +67,18 @@ pub(super) struct Course<'a> {
     /// Slurm job that this process runs in, if the job can be requeued.
     pub(super) allocation: Option<Allocation>,
     pub(super) is_quiet: bool,
-    pub(super) journal: Journal,
+    pub(super) wait_log: WaitLog,
     /// Number of requests to exit that the command has ignored.
     pub(super) ignored: u32,
+}
+
+/// Start of the command.
+#[derive(Clone, Copy, Debug, Default)]
+struct Start {
+    /// Reason for the start; `None` for a command that is not held.
+    reason: Option<Reason>,
+    /// True if this process has waited for the start.
+    has_waited: bool,
 }
 
 /// End of a wait.
@@ -86,84 +96,125 @@ enum Exited {
     OnRequest(u8),
 }
 
-impl Course<'_> {
+/// Request that the running command stop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum StopRequest {
+    /// There is none, or the command has ignored it.
+    None,
+    /// The daemon's, passed on to the command at this time.
+    Sent(Instant),
+    /// The user's. Contains the time of the daemon's request before it, unless the command has ignored that one.
+    ByUser(Option<Instant>),
+}
+
+impl StopRequest {
+    /// Returns the time of the daemon's request, to which the command is still to react.
+    fn sent_at(self) -> Option<Instant> {
+        match self {
+            Self::None => None,
+            Self::Sent(at) => Some(at),
+            Self::ByUser(sent_at) => sent_at,
+        }
+    }
+
+    /// Returns the state after a request of the user, which is for good.
+    fn by_user(self) -> Self {
+        Self::ByUser(self.sent_at())
+    }
+
+    /// Returns the state after the time in which the command was to react to the daemon's request.
+    fn ignored(self) -> Self {
+        match self {
+            Self::None | Self::Sent(_) => Self::None,
+            Self::ByUser(_) => Self::ByUser(None),
+        }
+    }
+}
+
+impl Lifecycle<'_> {
     /// Holds the command if `stage` says so, runs it, and does what the daemon requests until the command's end. With
     /// `start_now`, the command is not held.
     pub(super) async fn follow(&mut self, stage: Stage, start_now: bool) -> Ended {
-        let mut reason = None;
-        let mut held = None;
+        let mut start = Start::default();
         if stage == Stage::Held {
-            let is_again = self.allocation.as_ref().is_some_and(|allocation| allocation.is_restarted);
-            let waited = match start_now {
-                true => Waited::Start(Reason::StartNow),
-                // Slurm has kept it until the planned time.
-                false if is_again => Waited::Start(Reason::Planned),
-                false => {
-                    let waited = self.wait(Stage::Held).await;
-                    if let Waited::Start(reason) = waited {
-                        held = Some(reason);
-                    }
-                    waited
-                }
+            start = match self.hold(start_now).await {
+                Ok(start) => start,
+                Err(ended) => return ended,
             };
-            reason = match waited {
-                Waited::Start(reason) => Some(reason),
-                Waited::Cancelled(code) => return Ended::NotStarted(code),
-                Waited::Requeued => return Ended::Requeued,
-            };
-            self.journal.started(reason.unwrap_or(Reason::Planned));
         }
         // A job that another process has left was stopped before.
-        let before = self.guide.wish().stops["stops"].as_u64().and_then(|stops| u32::try_from(stops).ok());
+        let before = self.daemon.advice().suspend["stops"].as_u64().and_then(|stops| u32::try_from(stops).ok());
         let first = before.unwrap_or(0);
         let mut resumed = first;
         loop {
-            let is_acknowledged = self.report_stage(Stage::Running, reason).await;
-            // At the first start, the reason may also be the flag `--start-now`, with which there is no hold.
-            let is_signalled = reason == Some(Reason::StartNow) && (held.is_some() || resumed > first);
-            if let Some(why) = held.take() {
-                self.say(&describe_start(why, &self.guide.wish(), is_acknowledged));
+            let is_first = resumed == first;
+            let without_start = |code| if is_first { Ended::NotStarted(code) } else { Ended::Done(code) };
+            let is_acknowledged = self.report_stage(Stage::Running, start.reason).await;
+            if let Some(why) = start.reason.filter(|_| is_first && start.has_waited) {
+                self.say(&describe_start(why, &self.daemon.advice(), is_acknowledged));
             }
             // The user gave up while the daemon or Slurm was asked.
             if let Some(code) = self.signals.has_ended() {
-                return if resumed == first { Ended::NotStarted(code) } else { Ended::Done(code) };
+                return without_start(code);
             }
-            if reason.is_some() {
+            if start.reason.is_some() {
                 // These asked for the start that happens now.
                 self.signals.discard(SIGUSR1);
             }
-            let job = self.guide.wish().job;
+            let job = self.daemon.advice().job;
             let started = match self.launcher.start(job.as_deref(), resumed) {
                 Ok(started) => started,
-                Err(code) if resumed == first => return Ended::NotStarted(code),
-                Err(code) => return Ended::Done(code),
+                Err(code) => return without_start(code),
             };
+            // Without a wait, the reason is the flag `--start-now`.
+            let is_signalled = start.has_waited && start.reason == Some(Reason::StartNow);
             let code = match self.attend(started, is_signalled).await {
                 Exited::OfItself(code) => return Ended::Done(code),
                 Exited::OnRequest(code) => code,
             };
-            self.journal.stopped(code);
+            self.wait_log.stopped(code);
             self.report_stage(Stage::Suspended, None).await;
-            reason = match self.wait(Stage::Suspended).await {
-                Waited::Start(Reason::Planned) => Some(Reason::Resumed),
-                Waited::Start(reason) => Some(reason),
+            let reason = match self.wait(Stage::Suspended).await {
+                Waited::Start(Reason::Planned) => Reason::Resumed,
+                Waited::Start(reason) => reason,
                 Waited::Cancelled(code) => return Ended::Done(code),
                 Waited::Requeued => return Ended::Requeued,
             };
+            start = Start { reason: Some(reason), has_waited: true };
             resumed += 1;
-            self.journal.resumed();
+            self.wait_log.resumed();
             self.say(&format!("resumes the command, for the {} time", ordinal(resumed)));
         }
     }
 
+    /// Holds the command until its start. With `start_now`, and in a batch script that Slurm has kept until the planned
+    /// time, the start is at once.
+    ///
+    /// # Errors
+    /// The end, if the command does not start in this process.
+    async fn hold(&mut self, start_now: bool) -> Result<Start, Ended> {
+        let is_again = self.allocation.as_ref().is_some_and(|allocation| allocation.is_restarted);
+        let at_once = if start_now { Some(Reason::StartNow) } else { is_again.then_some(Reason::Planned) };
+        let reason = match at_once {
+            Some(reason) => reason,
+            None => match self.wait(Stage::Held).await {
+                Waited::Start(reason) => reason,
+                Waited::Cancelled(code) => return Err(Ended::NotStarted(code)),
+                Waited::Requeued => return Err(Ended::Requeued),
+            },
+        };
+        self.wait_log.started(reason);
+        Ok(Start { reason: Some(reason), has_waited: at_once.is_none() })
+    }
+
     /// Reports to the daemon what the command does. Returns false if the daemon has not acknowledged it in time.
     async fn report_stage(&mut self, stage: Stage, reason: Option<Reason>) -> bool {
-        self.guide.report(stage, reason);
-        if self.guide.wish().job.is_none() {
+        self.daemon.report(stage, reason);
+        if self.daemon.advice().job.is_none() {
             return false;
         }
         let has_offer = self.latest.is_some() || self.stops.is_some();
-        !has_offer || timeout(ACKNOWLEDGING, self.guide.acknowledged(stage)).await.is_ok()
+        !has_offer || timeout(ACKNOWLEDGING, self.daemon.acknowledged(stage)).await.is_ok()
     }
 
     /// Waits until the command is to start.
@@ -172,32 +223,32 @@ impl Course<'_> {
         // What the daemon said before it knew of the stop is no word about the resumption.
         let mut is_known = stage == Stage::Held;
         loop {
-            let (wish, now) = (self.guide.wish(), Reading::now());
-            is_known |= wish.acknowledged == Some(Stage::Suspended) || wish.failures > 0;
+            let (advice, now) = (self.daemon.advice(), Reading::now());
+            is_known |= advice.acknowledged == Some(Stage::Suspended) || advice.failures > 0;
             // The earlier one counts: a job that continues an earlier one keeps that one's latest start.
-            let both = self.latest.into_iter().chain(wish.latest).filter(|_| stage == Stage::Held);
+            let both = self.latest.into_iter().chain(advice.latest).filter(|_| stage == Stage::Held);
             let latest = both.min_by(|a, b| a.left(&now).get().total_cmp(&b.left(&now).get()));
             let begin = latest.map(|latest| latest.before(STARTING));
-            if let Some(reason) = why_start(&wish, begin.as_ref(), &now).filter(|_| is_known) {
+            if let Some(reason) = why_start(&advice, begin.as_ref(), &now).filter(|_| is_known) {
                 return Waited::Start(reason);
             }
-            if is_known && self.requeue(&wish, &now).await {
+            if is_known && self.requeue(&advice, &now).await {
                 return Waited::Requeued;
             }
-            if is_known && announcement.is_due(&wish) {
+            if is_known && announcement.is_due(&advice) {
                 let pid = std::process::id();
                 if stage == Stage::Held {
-                    let expected = wish.advice["expected_saving_pct"].as_f64();
-                    self.journal.expected_saving_pct = self.journal.expected_saving_pct.or(expected);
+                    let expected = advice.start["expected_saving_pct"].as_f64();
+                    self.wait_log.expected_saving_pct = self.wait_log.expected_saving_pct.or(expected);
                 }
                 self.say(&match stage {
-                    Stage::Held => describe_hold(&wish, latest.as_ref(), pid),
-                    _ => describe_suspension(&wish, pid),
+                    Stage::Held => describe_hold(&advice, latest.as_ref(), pid),
+                    _ => describe_suspension(&advice, pid),
                 });
             }
             tokio::select! {
                 () = sleep(CHECK_EVERY) => {}
-                changed = self.guide.wishes.changed() => if changed.is_err() { sleep(CHECK_EVERY).await },
+                changed = self.daemon.changed() => if changed.is_err() { sleep(CHECK_EVERY).await },
                 origin = self.signals.next() => match origin.signal {
                     SIGUSR1 => return Waited::Start(Reason::StartNow),
                     number if is_ending(number) => return Waited::Cancelled(of_signal(number)),
@@ -208,8 +259,8 @@ impl Course<'_> {
     }
 
     /// Has Slurm start the batch script again at the planned time, so that the allocation is free meanwhile.
-    async fn requeue(&mut self, wish: &Wish, now: &Reading) -> bool {
-        let Some(planned) = wish.planned.filter(|planned| planned.left(now).get() >= SHORTEST_REQUEUE_S) else {
+    async fn requeue(&mut self, advice: &DaemonAdvice, now: &Reading) -> bool {
+        let Some(planned) = advice.planned.filter(|planned| planned.left(now).get() >= SHORTEST_REQUEUE_S) else {
             return false;
         };
         let Some(allocation) = self.allocation.take() else { return false };
@@ -230,11 +281,12 @@ impl Course<'_> {
     async fn attend(&mut self, started: Started, is_signalled: bool) -> Exited {
         let Started { mut child, relays } = started;
         let begun = Instant::now();
-        let (mut asked, mut is_users_end) = (None, false);
+        let mut request = StopRequest::None;
         let code = loop {
             let grace = self.stops.map_or(Duration::MAX, |stops| stops.grace);
+            let sent_at = request.sent_at();
             let overdue = async {
-                match asked {
+                match sent_at {
                     Some(at) => sleep_until(at + grace).await,
                     None => std::future::pending().await,
                 }
@@ -242,49 +294,53 @@ impl Course<'_> {
             tokio::select! {
                 code = child.ended() => break code,
                 origin = self.signals.next() => {
-                    is_users_end |= is_ending(origin.signal);
+                    if is_ending(origin.signal) {
+                        request = request.by_user();
+                    }
                     let is_repeated = is_signalled && origin.signal == SIGUSR1 && begun.elapsed() < REPEATED;
                     if !is_repeated {
                         child.forward(&origin);
                     }
                 }
-                changed = self.guide.wishes.changed() => {
+                changed = self.daemon.changed() => {
                     if changed.is_err() {
                         sleep(CHECK_EVERY).await;
                     }
-                    let wish = self.guide.wish();
-                    let is_wanted = wish.failures == 0 && wish.wanted == Wanted::Suspend;
-                    let is_asked = asked.is_some() || is_users_end || self.ignored >= MOST_IGNORED;
-                    if let Some(stops) = self.stops.filter(|_| is_wanted && !is_asked) {
+                    let advice = self.daemon.advice();
+                    let is_wanted = advice.failures == 0 && advice.wanted == Wanted::Suspend;
+                    let may_ask = request == StopRequest::None && self.ignored < MOST_IGNORED;
+                    if let Some(stops) = self.stops.filter(|_| is_wanted && may_ask) {
                         self.say("asks the command to save and exit: the grid will be cleaner later");
-                        self.journal.stop_requested();
+                        self.wait_log.stop_requested();
                         child.send(stops.signal);
-                        asked = Some(Instant::now());
+                        request = StopRequest::Sent(Instant::now());
                     }
                 }
                 () = overdue => {
                     // What it does from here on, it does by itself.
-                    (asked, self.ignored) = (None, self.ignored + 1);
+                    (request, self.ignored) = (request.ignored(), self.ignored + 1);
                     self.say(&format!("the command has not exited within {} s, and keeps running", grace.as_secs()));
                 }
             }
         };
-        if let (Some(stops), false) = (self.stops.filter(|_| asked.is_some()), is_users_end) {
-            is_users_end = self.end_the_rest(stops).await;
+        if let (StopRequest::Sent(_), Some(stops)) = (request, self.stops)
+            && self.end_the_rest(stops).await
+        {
+            request = request.by_user();
         }
-        self.journal.ran_s += begun.elapsed().as_secs_f64();
+        self.wait_log.ran_s += begun.elapsed().as_secs_f64();
         if let Some(relays) = relays {
             tokio::select! {
                 () = relays.finish(LAST_OUTPUT) => {}
-                _ = self.signals.ending() => is_users_end = true,
+                _ = self.signals.ending() => request = request.by_user(),
             }
         }
-        if asked.is_none() || is_users_end {
+        if !matches!(request, StopRequest::Sent(_)) {
             return Exited::OfItself(code);
         }
         sleep(LAST_PROGRESS).await;
         // It was about to end anyway.
-        if self.guide.wish().is_complete { Exited::OfItself(code) } else { Exited::OnRequest(code) }
+        if self.daemon.advice().is_complete { Exited::OfItself(code) } else { Exited::OnRequest(code) }
     }
 
     /// Asks the processes that the command has left behind, such as those of a shell script, to save and exit, and waits for
