@@ -310,7 +310,7 @@ impl Lifecycle<'_> {
                     let is_wanted = advice.failures == 0 && advice.wanted == Wanted::Suspend;
                     let may_ask = request == StopRequest::None && self.ignored < MOST_IGNORED;
                     if let Some(stops) = self.stops.filter(|_| is_wanted && may_ask) {
-                        self.say("asks the command to save and exit: the grid will be cleaner later");
+                        self.say("asks the command to save and exit, to go on at a better time");
                         self.wait_log.stop_requested();
                         child.send(stops.signal);
                         request = StopRequest::Sent(Instant::now());

@@ -57,7 +57,8 @@ pub(super) struct Args {
     /// Weight of energy against time: 0 is time alone, 1 energy alone.
     #[arg(long, value_name = "KNOB", default_value_t = 0.5, allow_negative_numbers = true, value_parser = eta)]
     eta: f64,
-    /// Stops a run once it costs more than FACTOR times the cheapest run so far; "none" stops none.
+    /// Stops a run once it costs more than FACTOR times the cheapest run so far that reached the target (policy zeus), or
+    /// than FACTOR times the expected cost of the best batch size (policy wattune); "none" stops none.
     #[arg(long, value_name = "FACTOR", default_value = "2", allow_negative_numbers = true, value_parser = beta)]
     beta: Beta,
     /// In policy zeus, the number of latest runs of each batch size that its cost estimate uses; 0 for all runs.

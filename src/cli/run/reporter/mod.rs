@@ -67,6 +67,8 @@ pub(super) struct Reporter {
     own: Vec<String>,
     /// Registration with control, while another job controls a GPU; it is tried again.
     uncontrolled: Option<serde_json::Map<String, Value>>,
+    /// GPUs of the job that Slurm's Prolog had registered, if there was one.
+    gpus_of_slurm: Option<Value>,
     /// Connection to the lifecycle of the command.
     link: Link,
     /// File for the id of the job that this process has registered last: code of the command may replace that job.
@@ -166,6 +168,7 @@ impl Reporter {
             earlier: Vec::new(),
             own: Vec::new(),
             uncontrolled: None,
+            gpus_of_slurm: None,
             job_file,
             link,
             attempted: Instant::now(),

@@ -127,10 +127,13 @@ impl Reporter {
         if !body.contains_key("gpus") {
             let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
                 .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;
-            let chosen = match (self.visible.choose(&gpus), &of_environment) {
+            // Slurm's Prolog knows the GPUs of the whole Slurm job. Its registration ends once this one has replaced it.
+            if let Some(other) = &of_environment {
+                self.gpus_of_slurm = Some(other["gpus"].clone());
+            }
+            let chosen = match (self.visible.choose(&gpus), &self.gpus_of_slurm) {
                 (Ok(chosen), _) => Value::from(chosen),
-                // Slurm's Prolog knows the GPUs of the whole Slurm job.
-                (Err(_), Some(other)) => other["gpus"].clone(),
+                (Err(_), Some(gpus)) => gpus.clone(),
                 (Err(detail), None) => {
                     return Err(Failure::Refused { status: 0, field: Some("gpus".into()), detail });
                 }

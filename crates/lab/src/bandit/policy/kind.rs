@@ -10,7 +10,8 @@ use wattune_core::bandit::{self, Choice, Cost, Generator, PolicyName, Spec, Tria
 pub struct Knobs {
     /// Weight of energy against time in costs: 0 if only time counts, 1 if only energy counts.
     pub eta: f64,
-    /// Cost at which a run is stopped, as a multiple of the cheapest cost so far; `None` if no run is stopped.
+    /// Cost at which a run is stopped: with the policy zeus, a multiple of the cost of the cheapest run that reached the
+    /// target, with wattune, of the expected cost of the best batch size; `None` if no run is stopped.
     pub beta: Option<f64>,
     /// Number of newest runs of a batch size that cost estimates use; 0 for all. Only the policy zeus uses it.
     pub window: u32,
