@@ -28,12 +28,14 @@ from node import DRAW_W, LEASE_S, ROOT, Node, check, descendants, fail, install,
 USER, OTHER = "nobody", "daemon"
 
 
+BEGUN = time.monotonic()
+
+
+def header(text):
+    print(f"{text}   [{time.monotonic() - BEGUN:.0f} s]")
+
+
 def scenario(site):
-    begun = time.monotonic()
-
-    def header(text):
-        print(f"{text}   [{time.monotonic() - begun:.0f} s]")
-
     header("a batch job that outlasts its lease without a report")
     plain = site.submit(USER, "vision", "resnet", f"echo $WATTUNE_JOB_ID; sleep {2 * LEASE_S}", "--gres=gpu:1")
     registered = wait_for("the registration", lambda: site.open_job(plain))
@@ -93,8 +95,6 @@ def scenario(site):
     check("lease" in ended[0]["reason"], f"the reason: {ended[0]['reason']}")
     site.restart("slurmd")
 
-    clients(site, header)
-
     header("the requeued job runs again")
     second = wait_for("the second run", lambda: site.open_job(again), 60)
     check(second["job_id"] != first["job_id"], "its second run is a job of its own")
@@ -114,8 +114,8 @@ def scenario(site):
     check(time.monotonic() - at < 12, f"it ran within {time.monotonic() - at:.1f} s")
     check(site.run("sinfo", "-h", "-o", "%t") in ("idle", "mix", "alloc", "comp"), "the node is not drained")
 
-    starts_and_stops(site, header)
-    parts_of_one_job(site, header)
+    starts_and_stops(site)
+    parts_of_one_job(site)
 
     header("the report")
     wait_for("no open job", lambda: not site.ask("/v1/jobs"))
@@ -128,10 +128,10 @@ def scenario(site):
     for tag, rows, parts in (("user", by_user, {USER: mine, OTHER: others}), ("account", by_account, {"vision": mine, "lang": others})):
         for key, energy in parts.items():
             check(abs(rows[key]["energy_j"] - energy) < 0.5 + by_job.get(str(frozen), {"energy_j": 0})["energy_j"], f"{tag} {key}: {rows[key]['energy_j']:.0f} J, the sum of its jobs")
-    print(f"done in {time.monotonic() - begun:.0f} s")
+    print(f"done in {time.monotonic() - BEGUN:.0f} s")
 
 
-def clients(site, header):
+def clients(site):
     """Jobs that `wattune run` registers within Slurm jobs: of several tasks, of a killed wrapper, and of a submitted job."""
     out = site.folder / "out"
     run = f"{site.wattune} run -q --socket {site.folder}/run/wattune.sock"
@@ -191,7 +191,7 @@ print("done", done, flush=True)
 """
 
 
-def starts_and_stops(site, header):
+def starts_and_stops(site):
     """A batch job that begins at an advised time, and one that wattune stops, Slurm requeues, and wattune resumes."""
     out = site.folder / "out"
     header("a job begins at the time that `sbatch --begin` has")
@@ -240,7 +240,7 @@ def starts_and_stops(site, header):
 SPEED = 120
 
 
-def parts_of_one_job(site, header):
+def parts_of_one_job(site):
     """A real daemon holds, stops and resumes a batch job, which Slurm requeues meanwhile: its parts are one job."""
     header("a real daemon on simulated GPUs and a fast clock decides, Slurm requeues, and the parts are one job")
     out, folder, steps = site.folder / "out", site.folder / "simulated", simulated.steps(SPEED)
@@ -300,18 +300,26 @@ def main():
     install()
     # So that what runs is ended and removed also when the gate stops.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # The report of the scenario has no other jobs.
+    for part in (clients, scenario):
+        on_a_node(wattune, library, part)
+
+
+def on_a_node(wattune, library, part):
+    """Runs a part of the check on a node of its own; prints the node's logs if the part fails."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="wattune-slurm-"))
     site = Node(folder, wattune, library)
     is_done = False
     try:
         site.begin()
-        scenario(site)
+        part(site)
         is_done = True
     finally:
         site.end()
         if not is_done:
             for log in sorted([*(folder / "log").iterdir(), *(folder / "out").iterdir()]):
-                print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
+                if log.is_file():
+                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
         shutil.rmtree(folder, ignore_errors=True)
 
 
