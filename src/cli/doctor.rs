@@ -1,5 +1,6 @@
 //! `wattune doctor`: checks the installation and suggests remedies. Writes nothing to any GPU.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::gpu::journal::{Journal, boot_id};
 use crate::http;
 use crate::providers::{self, Provider};
 use crate::store::Store;
-use wattune_core::domain::{CapSchedule, DemandResponse, Slot};
+use wattune_core::domain::{CapSchedule, DemandResponse, GpuId, Slot};
 use wattune_core::units::{Seconds, Watts};
 
 /// Checks everything that the daemon needs: configuration, clock, driver, GPUs, permissions, the node's cap and carbon
@@ -63,10 +64,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.extend(odd.map(|odd| finding("environment", Verdict::Limited, odd)));
             let clock = super::serve::clock(&settings).err();
             findings.extend(clock.map(|error| finding("clock", Verdict::Broken, error.to_string())));
-            findings.extend(gpus(&settings));
+            let (of_gpus, present) = gpus(&settings);
+            findings.extend(of_gpus);
             findings.extend(rights(&settings));
             findings.extend(processors(&settings));
-            findings.extend(state(&settings).await);
+            findings.extend(state(&settings, present.as_ref()).await);
             findings.extend(mapping(&settings));
             findings.extend(signals(&settings).await);
             findings.extend(price(&settings).await);
@@ -89,12 +91,15 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(if broken { Exit::Failed } else { Exit::Done })
 }
 
-fn gpus(settings: &Settings) -> Vec<Finding> {
+/// Returns the findings about the GPUs, and the GPUs that are present; `None` if they cannot be listed.
+fn gpus(settings: &Settings) -> (Vec<Finding>, Option<BTreeSet<GpuId>>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let (handles, problems) = match handles(settings, &clock) {
         Ok(found) => found,
-        Err(error) => return vec![finding("GPUs", Verdict::Broken, format!("{error:#}"))],
+        Err(error) => return (vec![finding("GPUs", Verdict::Broken, format!("{error:#}"))], None),
     };
+    // A GPU that cannot be opened may be any.
+    let present = problems.is_empty().then(|| handles.iter().map(|handle| handle.identity().id.clone()).collect());
     let mut findings: Vec<Finding> = problems.into_iter().map(|p| finding("GPUs", Verdict::Limited, p)).collect();
     if handles.is_empty() {
         findings.push(finding("GPUs", Verdict::Broken, "the driver reports no GPU"));
@@ -102,7 +107,7 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
     findings.extend(handles.iter().map(|handle| gpu(handle, settings)));
     findings.extend(cap(&handles, settings));
     findings.extend(carbon_budget(settings));
-    findings
+    (findings, present)
 }
 
 /// Checks the rights of this process, which a daemon started in the same way would have.
@@ -305,7 +310,7 @@ fn carbon_budget(settings: &Settings) -> Vec<Finding> {
     vec![finding(what, Verdict::Good, detail)]
 }
 
-async fn state(settings: &Settings) -> Vec<Finding> {
+async fn state(settings: &Settings, present: Option<&BTreeSet<GpuId>>) -> Vec<Finding> {
     let dir = settings.state_dir();
     let what = format!("state in {}", dir.display());
     if let Err(error) = super::state_dir::check(&dir) {
@@ -322,6 +327,15 @@ async fn state(settings: &Settings) -> Vec<Finding> {
     match Journal::open(&dir, boot_id()) {
         Ok(journal) => {
             for (gpu, entry) in journal.entries() {
+                if present.is_some_and(|present| !present.contains(gpu)) {
+                    let detail = format!(
+                        "was set by wattune and is absent now; its original limit of {} is restored once it is present again; if it \
+                         was removed for good, stop the daemon and run `wattune restore --forget {gpu}`",
+                        entry.original
+                    );
+                    findings.push(finding(format!("GPU {gpu}"), Verdict::Limited, detail));
+                    continue;
+                }
                 let clocks = entry.locked.map_or(String::new(), |c| format!(", its clocks are locked to {c}"));
                 let detail = format!(
                     "is set by wattune{clocks}; its original limit of {} is restored when its job or its daemon ends (without a daemon: wattune restore)",

@@ -164,6 +164,9 @@ async fn demand_response_events_are_kept_until_long_after_their_end() {
     store.close().await;
     let again = Store::open(dir.path()).await.expect("opens");
     assert_eq!(again.events(at(10)).await.expect("read").0, [event("a", 0, 10), amended.clone()]);
+    assert_eq!(again.events(at(11)).await.expect("read").0, std::slice::from_ref(&amended));
+    // A clock in the future deletes none.
+    assert_eq!(again.events(at(60 * 24 * 400)).await.expect("read").0, []);
     assert_eq!(again.events(at(11)).await.expect("read").0, [amended]);
 }
 

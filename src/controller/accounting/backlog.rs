@@ -62,6 +62,7 @@ impl Backlog {
                  that time is recorded in its last hour",
                 (end.utc - start).num_days()
             );
+            return end.utc - TimeDelta::hours(1);
         }
         start
     }

@@ -45,7 +45,7 @@ pub(super) fn holding_times<'a>(
         let days = std::iter::successors(Some(day_of(span.start())), |day| Some(*day + TimeDelta::days(1)));
         let cuts: BTreeSet<DateTime<Utc>> =
             ends.chain([span.start(), span.end()]).chain(days.skip(1).take_while(|day| *day < span.end())).collect();
-        let cuts: Vec<DateTime<Utc>> = cuts.into_iter().filter(|cut| *cut >= span.start()).collect();
+        let cuts: Vec<DateTime<Utc>> = cuts.range(span.start()..=span.end()).copied().collect();
         let (mut next, mut present): (usize, Vec<(Slot, &JobFacts)>) = (0, Vec::new());
         for pair in cuts.windows(2) {
             present.retain(|(slot, _)| slot.end() > pair[0]);

@@ -314,6 +314,12 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     removed.last_seen = BTreeMap::from([(device(0), at(72)), (device(1), at(10))]);
     let held = |data: &LedgerData| build(report.request.clone(), data.clone()).total.occupied;
     assert_eq!(held(&removed), Seconds::new((72.0 + 10.0) * 3600.0));
+    // A job that was on it may still be open.
+    removed.jobs.push(JobFacts { gpus: vec![GpuId::new("GPU-1").expect("an id")], ended_at: None, ..job(4) });
+    let by_day = build(request(Grouping::Day), removed.clone());
+    let occupied: Vec<f64> = by_day.rows.iter().map(|row| row.occupied.get() / 3600.0).collect();
+    assert_eq!((occupied, held(&removed)), (vec![34.0, 24.0], Seconds::new(82.0 * 3600.0)));
+    removed.jobs.pop();
     removed.devices[1].idle = Millijoules::ZERO;
     assert_eq!(held(&removed), Seconds::new(72.0 * 3600.0));
     // A new declaration of embodied emissions counts from its time on; without one for part of the time there is no
