@@ -143,6 +143,11 @@ impl Gpu {
             self.writes.changed_limit = Some(finished.clone());
             self.writes.limit_at = Some(outcome.at.monotonic);
         }
+        // At once: a tick that comes before the client's command goes on would take its lock for one that was left.
+        let is_theirs = |request: &WriteRequest| self.manual.as_ref().is_some_and(|manual| manual.by == request.by);
+        if finished.request.as_ref().is_some_and(is_theirs) {
+            self.settle_client_lock(write, finished.error.is_none());
+        }
         self.writes.finished.push(finished);
         match (&outcome.result, write) {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.apply_clock_outcome(write, result),

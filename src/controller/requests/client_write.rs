@@ -280,11 +280,6 @@ impl Controller {
         let Some(result) = gpu.sent(setting) else {
             return try_again(write, Err(WriteRefused::Unfinished));
         };
-        // The override may have been replaced meanwhile, and then is not this client's any more.
-        let is_ours = gpu.manual.as_ref().is_some_and(|manual| manual.by == write.request.by);
-        if is_ours {
-            gpu.settle_client_lock(setting, result.is_ok());
-        }
         result?;
         Ok(WriteStep::Done)
     }
